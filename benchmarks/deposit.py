@@ -46,8 +46,7 @@ from expunge.door import ask
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise
+from expunge.request.promise import Execution, Promise
 
 LARGE = 1 << 28  # bytes of a deposit from which on a deletion is timed once
 EPSILON, DELTA = 1.0, 1e-6

@@ -26,8 +26,7 @@ from expunge.heads import Curvature, Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.record import TrainingRecord
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise
+from expunge.request.promise import Execution, Promise
 from expunge.train import minimise, residual_upper
 
 EPSILON = 1.0

@@ -17,7 +17,7 @@ from environment import environment, markdown, synchronise, write
 
 from expunge.heads import Rows, head_for
 from expunge.heads.linear import Spread
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import SurrogateEquation
 
 CASES = [
     (2_000_000, 512, 10, torch.float32),

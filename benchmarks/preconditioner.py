@@ -23,9 +23,8 @@ import torch
 from environment import RESULTS, environment, markdown, write
 
 from expunge.heads import Rows, head_for
-from expunge.solve.equation import Hessian, SurrogateEquation
-from expunge.solve.linear import solve_conjugate
-from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, blocks_pay
+from expunge.solve.linear import ClassBlocks, KroneckerPreconditioner, blocks_pay, solve_conjugate
+from expunge.solve.newton import Hessian, SurrogateEquation
 from expunge.train import minimise
 
 FILES = {

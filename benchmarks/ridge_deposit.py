@@ -29,8 +29,7 @@ from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise
+from expunge.request.promise import Declared, Execution, Promise
 
 EPSILON = 0.01
 STAGES = {"Newton": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}

@@ -36,8 +36,7 @@ from expunge.errors import ExpungeError
 from expunge.evidence import foresee
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, weigh
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Execution, Promise, wanted_distance
 from expunge.request.sets import rows_of
 from expunge.train import train
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from expunge.cli.console import out, progress
 from expunge.cli.options import argument, command
-from expunge.runtime.options import option
+from expunge.runtime.values import option
 
 if TYPE_CHECKING:
     from experiments.datasets.folder import DataFolder
@@ -66,7 +66,7 @@ def main(
     """
     from experiments.datasets.folder import DataFolder
     from experiments.protocol.runner import listed
-    from expunge.request.execution import computing_device
+    from expunge.request.promise import computing_device
 
     computing_device(device)
     folder = DataFolder(data)

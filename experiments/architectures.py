@@ -34,12 +34,10 @@ from experiments.shared.comparison import ACCURACIES, comparison
 from experiments.shared.network_scores import NetworkTask, paper_delta, paper_sigma, with_noise
 from experiments.shared.pretraining import pretrained
 from expunge.evaluate.evaluation import TITLES
-from expunge.heads.module import ModuleObjective
-from expunge.heads.network import Examples
+from expunge.heads.network import Examples, ModuleObjective
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.linear import Step
-from expunge.solve.newton import Equation, iterated_step
+from expunge.solve.newton import Equation, RetainedEquation, SurrogateEquation, iterated_step
 
 ARCHITECTURES = ("L", "C+L", "2C+L")
 METHODS = ("Original", "Retrain", PLUS, MINUS)

@@ -27,19 +27,17 @@ from experiments.shared.mixture import distance_checks, mixture, paper_scores, s
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from experiments.synthetic import source_chi_square
 from expunge.bounds.calibration import sigma_classical
-from expunge.distance import Estimation
-from expunge.distance.inequalities import shift_total_variation
+from expunge.distance import Estimation, shift_total_variation
 from expunge.estimate.comparison import compare
 from expunge.estimate.source import KullbackLeiblerEstimate, estimate_source
 from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.heads.rows import in_memory
 from expunge.report.figures import new_figure, png
-from expunge.request.execution import computing_device
+from expunge.request.promise import computing_device
 from expunge.request.sets import rows_of
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import SurrogateEquation
-from expunge.solve.newton import newton_step
+from expunge.solve.newton import SurrogateEquation, newton_step
 
 FORGET_SHARE = 0.1
 SUPPORTS = ("ball", "gaussian, surrogate's moments", "gaussian, source's moments")

@@ -50,7 +50,7 @@ from expunge.networks.tangent import TangentModel, minimise_tangent, tangent_req
 from expunge.request.promise import Promise
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import SurrogateEquation
+from expunge.solve.newton import SurrogateEquation
 
 PLUS, MINUS = "Unlearn (+)", "Unlearn (-)"
 WITHOUT = f"{MINUS}, surrogate without the class"

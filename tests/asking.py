@@ -7,8 +7,7 @@ from typing import Any
 
 from expunge.door import ask
 from expunge.model import LinearModel, checked_model
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise, wanted_distance
+from expunge.request.promise import Declared, Execution, Promise, wanted_distance
 from expunge.request.request import Request
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expunge.rows.images import Examples
+from expunge.rows.arrays import Examples
 
 RANDOM = np.random.default_rng(3)
 

@@ -16,11 +16,11 @@ import expunge.door
 import expunge.heads.rows
 import expunge.mechanism
 import expunge.rows.streams
-import expunge.surrogate.evidence
+import expunge.surrogate
 from asking import asked
 from expunge.deposit.make import make_deposit
 from expunge.model import read_model
-from expunge.request.execution import Execution
+from expunge.request.promise import Execution
 from expunge.rows import open_data, read_data
 from expunge.runtime.group import joined_group
 
@@ -46,7 +46,7 @@ def command(folder: Path, target: Path) -> None:
     where = {
         "first pass": (expunge.door, "survey"),
         "step": (expunge.mechanism, "newton_step"),
-        "moments": (expunge.surrogate.evidence, "change_moments"),
+        "moments": (expunge.surrogate, "change_moments"),
     }
     moment = os.environ.get("EXPUNGE_TEST_KILL")
     if moment == "end":

@@ -13,7 +13,7 @@ import reference
 from asking import asked
 from expunge.heads import Rows, head_for
 from expunge.request.request import Request
-from expunge.solve.equation import Hessian, SurrogateEquation
+from expunge.solve.newton import Hessian, SurrogateEquation
 
 Array = Any
 

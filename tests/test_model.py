@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 import expunge
-from expunge.certificate.model_file import read_model_file
 from expunge.errors import DataError, FileError, ModelError
 from expunge.model import LinearModel, declared_record, from_matrix, read_model
-from expunge.record import TrainingRecord
+from expunge.record import TrainingRecord, read_model_file
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 

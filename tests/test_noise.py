@@ -16,10 +16,9 @@ from scipy import stats
 from exact_delta import true_delta
 from expunge import noise
 from expunge.bounds import Ball, Region
-from expunge.bounds.calibration import delta_of, epsilon_for, mu_for, sigma_classical, sigma_for
+from expunge.bounds.calibration import Scale, delta_of, epsilon_for, mu_for, sigma_classical, sigma_for
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.sampling import Tail
-from expunge.bounds.scale import Scale
 from expunge.errors import ModelError
 from expunge.noise import (
     Noise,

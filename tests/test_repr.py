@@ -18,7 +18,7 @@ from expunge.desk import run
 from expunge.desk.state import Secret, load_state
 from expunge.evaluate.audit import Audit, LowerBounds
 from expunge.request.promise import Promise
-from expunge.request.subject import Past
+from expunge.request.request import Past
 from private_values import private_values
 
 pytestmark = pytest.mark.usefixtures("one_thread")

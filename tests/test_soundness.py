@@ -30,10 +30,9 @@ from expunge.heads import Rows
 from expunge.mechanism import certify, gather, measure
 from expunge.request.promise import STEPS
 from expunge.request.request import Request
-from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.linear import Step
-from expunge.solve.newton import newton_step
-from expunge.surrogate.moments import change_moments
+from expunge.solve.newton import RetainedEquation, SurrogateEquation, newton_step
+from expunge.surrogate import change_moments
 from expunge.train import train
 from expunge.unlearn import unlearn
 from known_distances import SURROGATES, Problem, change_mean, make_problem, request_of, retrained, two_values

@@ -18,8 +18,7 @@ import numpy as np
 
 from experiments.datasets.catalogue import CATALOGUE, FILE_DIGESTS, OWN_FEATURES, Entry, Form
 from expunge.errors import FileError, OptionError
-from expunge.rows.arrays import Array
-from expunge.rows.images import read_examples
+from expunge.rows.arrays import Array, read_examples
 from expunge.runtime.files import readable
 
 SCALE = 1000.0  # fractions count to the third decimal: formats of the same data differ in the last bits

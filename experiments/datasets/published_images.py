@@ -22,8 +22,7 @@ import numpy as np
 
 from experiments.datasets.cifar import read_batch
 from expunge.errors import FileError
-from expunge.rows.arrays import DAMAGE, Array, damage_error
-from expunge.rows.images import Examples, checked_examples, read_picture
+from expunge.rows.arrays import DAMAGE, Array, Examples, checked_examples, damage_error, read_picture
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
 

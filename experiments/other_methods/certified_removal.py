@@ -27,7 +27,7 @@ from experiments.other_methods.models import Clock, Forgotten, hessian, solved, 
 from experiments.other_methods.renyi import require_budget
 from expunge.evaluate.case import Case
 from expunge.heads import LinearHead, Rows
-from expunge.solve.precondition import Preconditioner
+from expunge.solve.linear import Preconditioner
 from expunge.train import minimise
 
 

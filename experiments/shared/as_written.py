@@ -26,7 +26,7 @@ from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import Outcome, plain_noise
 from expunge.noise import Noise
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainedEquation, SurrogateEquation
+from expunge.solve.newton import RetainedEquation, SurrogateEquation
 
 NAME = "Unlearn (-), Algorithm 1 as written"
 ACCURACY, MOST = 1e-6, 500

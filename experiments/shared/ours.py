@@ -15,16 +15,14 @@ from experiments.shared.rivals import CHOSEN, USUAL, Rivals, Task, accuracies, d
 from expunge.certificate.derive import held_region
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
-from expunge.deposit.membership import Membership
-from expunge.deposit.remove import remove_rows
+from expunge.deposit.membership import Membership, remove_rows
 from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure, weigh
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise, Series, wanted_distance
+from expunge.request.promise import Execution, Promise, Series, wanted_distance
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise

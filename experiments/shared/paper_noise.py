@@ -9,8 +9,7 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import Outcome, plain_noise
-from expunge.solve.equation import SurrogateEquation
-from expunge.solve.newton import newton_step
+from expunge.solve.newton import SurrogateEquation, newton_step
 
 PAPER_EPSILON, PAPER_DELTA = 5.0 * math.e**3, 1.0
 VACUOUS = "noise of the paper's experiments (delta 1, alpha > beta): it certifies nothing"

@@ -21,8 +21,7 @@ from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import plain_noise
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainedEquation
-from expunge.solve.newton import newton_step
+from expunge.solve.newton import RetainedEquation, newton_step
 
 NAME = "Unlearn (-), retained rows"
 

@@ -34,7 +34,7 @@ from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import Method
 from expunge.heads import Ridge, Rows
 from expunge.model import LinearModel
-from expunge.request.execution import Execution
+from expunge.request.promise import Execution
 from expunge.train import minimise, train
 
 RETRAIN, REMOVAL, DESCENT, LANGEVIN, TUNING = (

@@ -20,7 +20,7 @@ from expunge.errors import (
     VacuousClaim,
     VerificationFailed,
 )
-from expunge.runtime.lazy import load_lazily
+from expunge.runtime import load_lazily
 
 if TYPE_CHECKING:
     from expunge.bounds import PaperConstants, Region, paper_bound

@@ -23,19 +23,29 @@ from expunge.heads import Rows
 from expunge.heads.rows import FEW, in_memory
 from expunge.model import LinearModel, one_row_a_class
 from expunge.record import Label, TrainingRecord
-from expunge.request.copies import Multiplicities
-from expunge.request.execution import HERE, Execution, dtype_named
 from expunge.request.promise import (
+    HERE,
     NOTHING_DECLARED,
     Declared,
+    Execution,
     Promise,
     budget_notes,
+    dtype_named,
     paper_constants,
     require_estimable,
     require_none_with_deposit,
     require_own_source,
 )
-from expunge.request.request import Request
+from expunge.request.request import (
+    LinearSubject,
+    NetworkSubject,
+    Request,
+    head_of,
+    nothing_forgotten,
+    record_for,
+    record_without,
+    require_not_noised,
+)
 from expunge.request.sets import (
     FORGET,
     SURROGATE,
@@ -52,16 +62,7 @@ from expunge.request.sets import (
     weighted_rows,
     whole_set,
 )
-from expunge.request.subject import (
-    LinearSubject,
-    NetworkSubject,
-    head_of,
-    nothing_forgotten,
-    record_for,
-    record_without,
-    require_not_noised,
-)
-from expunge.request.survey import class_notes, survey, survey_notes
+from expunge.request.survey import Multiplicities, class_notes, survey, survey_notes
 from expunge.rows import as_labels
 from expunge.rows.columns import prepare_frames
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from expunge.bounds.scale import Scale
+from expunge.bounds.calibration import Scale
 from expunge.certificate.claim import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
 from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.wording import next_to_nothing

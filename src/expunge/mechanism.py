@@ -26,7 +26,7 @@ from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
 from expunge.evidence import Evidence, Measurement, build_claim, collect_notes, step_kind
 from expunge.noise import KeyedSource, bits_for
-from expunge.request.refusals import refuse_unsound
+from expunge.request.promise import refuse_unsound
 from expunge.request.request import (
     Request,
     described_data,
@@ -38,8 +38,7 @@ from expunge.request.request import (
 from expunge.rows.output import Result
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.evidence import SourceEvidence, SurrogateEvidence
-from expunge.surrogate.rehearsal import set_noise
+from expunge.surrogate import SourceEvidence, SurrogateEvidence, set_noise
 
 NONCE_BYTES = 32  # of the secret key of the statement's digests
 

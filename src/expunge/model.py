@@ -14,7 +14,15 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from expunge.certificate.model_file import (
+from expunge.errors import DataError, FileError, ModelError
+from expunge.record import (
+    LOGISTIC,
+    METADATA_KEY,
+    ONE_VS_REST,
+    SOFTMAX,
+    Label,
+    TrainingRecord,
+    loss_named,
     not_finite,
     read_model_file,
     require_bias,
@@ -23,8 +31,6 @@ from expunge.certificate.model_file import (
     require_record,
     weights_digest,
 )
-from expunge.errors import DataError, FileError, ModelError
-from expunge.record import LOGISTIC, METADATA_KEY, ONE_VS_REST, SOFTMAX, Label, TrainingRecord, loss_named
 from expunge.rows.columns import match_record, names_of, prepare_frames
 from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width
 from expunge.rows.output import require_absent, write_file

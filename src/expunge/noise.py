@@ -18,17 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.bounds.calibration import (
+    EXACT,
+    SET,
     AveragedDelta,
     Calibration,
+    Scale,
     averaged_sigma,
     delta_of,
     epsilon_for,
+    level_above,
     mu_for,
     sigma_for,
     smallest_epsilon,
 )
 from expunge.bounds.region import DRAWING, GRID, ROUND_UP, Region, Shape
-from expunge.bounds.scale import EXACT, SET, Scale, level_above
 from expunge.errors import ModelError
 
 if TYPE_CHECKING:

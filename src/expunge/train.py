@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expunge.bounds.scale import power_of_two
+from expunge.bounds.calibration import power_of_two
 from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
-from expunge.request.execution import DTYPES, computing_device, dtype_named
+from expunge.request.promise import DTYPES, computing_device, dtype_named
 from expunge.request.sets import refuse_squashed
 from expunge.rows import as_features, as_labels, encode, names_of, order_columns
 from expunge.rows import bound_rows as ready
@@ -28,9 +28,8 @@ from expunge.rows.preparation import RARE, Coarse, Preparation
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import choice, positive
-from expunge.solve.equation import TrainingEquation
-from expunge.solve.newton import newton_step
-from expunge.solve.precondition import Preconditioner
+from expunge.solve.linear import Preconditioner
+from expunge.solve.newton import TrainingEquation, newton_step
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expunge.bounds import PaperConstants
-from expunge.bounds.scale import Scale
+from expunge.bounds.calibration import Scale
 from expunge.deposit.file import Deposit
 from expunge.deposit.forecast import warn_if_few
 from expunge.deposit.make import make_deposit
@@ -16,8 +16,7 @@ from expunge.errors import ModelError, OptionError
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import LinearModel, checked_model
 from expunge.record import Label
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise
+from expunge.request.promise import Declared, Execution, Promise
 from expunge.rows.streams import Stream
 from expunge.runtime.progress import Progress, silent
 

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.bounds.deposit import LONG_ROWS, RANGE, DepositFacts, bend, deposit_bound, radius_in_route, remainder
-from expunge.bounds.deposit_surrogate import (
+from expunge.bounds.deposit import (
+    LONG_ROWS,
+    RANGE,
+    DepositFacts,
     SurrogateFacts,
     apart,
+    bend,
     bound_with_surrogate,
+    deposit_bound,
+    radius_in_route,
+    remainder,
     sampling_part,
     share_of,
     sigmoid_bend,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from expunge.bounds.scale import (
+from expunge.bounds.calibration import (
     EXACTLY,
     LEVELS,
     LOWEST_LEVEL,

@@ -9,7 +9,7 @@ import pytest
 import expunge
 from certificates import made
 from expunge.bounds import Ball
-from expunge.bounds.scale import EXACTLY, Scale
+from expunge.bounds.calibration import EXACTLY, Scale
 from expunge.certificate import derive as judge
 from expunge.certificate.claim import Fact
 from expunge.certificate.derive import (

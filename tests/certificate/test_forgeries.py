@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import beside_problems
 import honest
 from deposit_problems import made as made_deposit
-from expunge.bounds.scale import power_of_four
+from expunge.bounds.calibration import power_of_four
 from expunge.certificate.claim import Claim, Fact
 from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import (

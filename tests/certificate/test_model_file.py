@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.certificate.model_file import read_model_file
 from expunge.model import LinearModel, declared_record
+from expunge.record import read_model_file
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 

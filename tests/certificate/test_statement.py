@@ -16,8 +16,7 @@ import pytest
 
 from deposit_problems import made as made_deposit
 from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import is_power_of_four
+from expunge.bounds.calibration import is_power_of_four, mu_for
 from expunge.certificate.claim import PublicNote
 from expunge.certificate.derive import sentences
 from expunge.certificate.dossier import Certificate, digest_of, read_claim

@@ -13,15 +13,14 @@ import torch
 
 import expunge
 from deposit_problems import made
-from expunge.bounds.scale import POLICY, Scale
+from expunge.bounds.calibration import POLICY, Scale
 from expunge.deposit.file import Deposit
 from expunge.deposit.membership import as_given
 from expunge.desk import Policy, create_desk
 from expunge.door import ask, require_its_model
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise, require_none_with_deposit
+from expunge.request.promise import Declared, Execution, Promise, require_none_with_deposit
 from expunge.runtime.group import Group
 from expunge.unlearn import unlearn
 from small_deposit import kept, rows, source, trained

@@ -18,9 +18,8 @@ from expunge.deposit import forecast
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.make import NewDeposit, make_from_rows
-from expunge.deposit.region import smallest_region
-from expunge.deposit.remove import charged_sums
-from expunge.deposit.step import RetainedProblem
+from expunge.deposit.membership import charged_sums
+from expunge.deposit.region import RetainedProblem, smallest_region
 from expunge.deposit.sums import by_class, require_equal, sums_of
 from expunge.deposit.verify import verify_deposits
 from expunge.door import ask

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from deposit_problems import made, problem_of
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import POLICY, Scale, mu_for
 from expunge.bounds.deposit import DepositFacts, deposit_bound, reach_used
 from expunge.bounds.ellipsoid import drawing_delta
-from expunge.bounds.scale import POLICY, Scale
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, verify_statement

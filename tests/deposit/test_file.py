@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load, save
 
 from deposit_problems import made, prepared
+from expunge.bounds.calibration import is_power_of_four
 from expunge.bounds.ellipsoid import Ellipsoid
-from expunge.bounds.scale import is_power_of_four
 from expunge.deposit.file import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
 from expunge.errors import FileError
 

@@ -17,8 +17,8 @@ from scipy.stats import chi2
 from sklearn.linear_model import LogisticRegression
 
 from deposit_problems import LONG, Made, drawn, made, minimiser, prepared, problem_of, whole
+from expunge.bounds.calibration import LARGEST_SCALE, is_power_of_four
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import LARGEST_SCALE, is_power_of_four
 from expunge.deposit import forecast, make
 from expunge.deposit.file import read_deposit
 from expunge.deposit.forecast import choose, rehearse_sizes, try_removal
@@ -31,15 +31,13 @@ from expunge.deposit.make import (
     require_whole,
     with_most_noise,
 )
-from expunge.deposit.region import smallest_region
+from expunge.deposit.region import Penalty, RetainedProblem, Setting, smallest_region
 from expunge.deposit.shape import gram_of
-from expunge.deposit.step import Penalty, RetainedProblem, Setting
 from expunge.deposit.sums import sums_of
 from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError, VacuousClaim
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared
+from expunge.request.promise import Declared, Execution
 from expunge.rows import stream
 from expunge.rows.hashes import hash_rows
 from expunge.rows.streams import StreamedRows

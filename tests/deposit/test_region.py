@@ -29,8 +29,16 @@ from expunge.bounds.deposit import (
 )
 from expunge.deposit import region
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks
-from expunge.deposit.region import Routes, Solution, difference, size_of, smallest_region
-from expunge.deposit.step import Penalty, RetainedProblem, Setting
+from expunge.deposit.region import (
+    Penalty,
+    RetainedProblem,
+    Routes,
+    Setting,
+    Solution,
+    difference,
+    size_of,
+    smallest_region,
+)
 from expunge.deposit.sums import Sums, pull
 from expunge.errors import ModelError
 

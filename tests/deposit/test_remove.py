@@ -16,9 +16,17 @@ from deposit_problems import LONG, Made, gradient, hessian, made, prepared, prob
 from expunge.bounds.deposit import deposit_bound
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
-from expunge.deposit.membership import Membership, answers, look_up, require_members
+from expunge.deposit.membership import (
+    SMOOTHNESS,
+    Membership,
+    answers,
+    charged_sums,
+    distances,
+    look_up,
+    remove_rows,
+    require_members,
+)
 from expunge.deposit.region import smallest_region
-from expunge.deposit.remove import SMOOTHNESS, charged_sums, distances, remove_rows
 from expunge.deposit.shape import unsure
 from expunge.deposit.sums import Sums, threes
 from expunge.errors import DataError

@@ -17,8 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from expunge.bounds.ellipsoid import TWICE, Ellipsoid, _left, _unseen
 from expunge.deposit import shape
 from expunge.deposit.file import Deposit
-from expunge.deposit.membership import look_up
-from expunge.deposit.remove import remove_rows
+from expunge.deposit.membership import look_up, remove_rows
 from expunge.deposit.shape import (
     EXACT_BELOW,
     FEW_FEATURES,

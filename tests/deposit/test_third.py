@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deposit_problems import LONG, Problem, drawn, gradient, hessian, minimiser
+from expunge.bounds.calibration import power_of_two
 from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope, radius_in_route
-from expunge.bounds.scale import power_of_two
-from expunge.deposit import step
+from expunge.deposit import region
 from expunge.deposit.matrices import Norm
-from expunge.deposit.region import Routes, Solution, smallest_region
-from expunge.deposit.step import RetainedProblem
+from expunge.deposit.region import RetainedProblem, Routes, Solution, smallest_region
 from expunge.deposit.sums import (
     COARSE,
     MOST_NUMBERS,
@@ -399,8 +398,8 @@ def test_a_jacobian_that_leads_nowhere_is_done_without(broken: str, monkeypatch:
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_pull_that_is_wrong_by_a_factor_is_seen(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with `T[u, u]` for its half, or none of it, retrained weights are outside."""
-    monkeypatch.setattr(step, "pull", lambda *a, **k: factor * pull(*a, **k))
-    monkeypatch.setattr(step, "along", lambda *a, **k: along(*a, **k).times(factor))
+    monkeypatch.setattr(region, "pull", lambda *a, **k: factor * pull(*a, **k))
+    monkeypatch.setattr(region, "along", lambda *a, **k: along(*a, **k).times(factor))
     outside = 0
     for problem in ORDINARY:
         for m in (1, 3):

@@ -12,12 +12,10 @@ from torch import Tensor
 
 from beside_problems import FAMILIES, Problem, assembled, random_problem
 from deposit_problems import noised_gauges
-from expunge.bounds.deposit import RANGE, remainder
-from expunge.bounds.deposit_surrogate import sigmoid_bend, softmax_bend
+from expunge.bounds.deposit import RANGE, remainder, sigmoid_bend, softmax_bend
 from expunge.deposit import with_surrogate as module
 from expunge.deposit.matrices import Blocks, Norm
-from expunge.deposit.region import smallest_region
-from expunge.deposit.step import Penalty
+from expunge.deposit.region import Penalty, smallest_region
 from expunge.deposit.sums import is_joint, sums_of
 from expunge.deposit.with_surrogate import (
     GradientRemainder,

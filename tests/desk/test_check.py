@@ -24,8 +24,8 @@ from expunge.certificate.dossier import digest_of
 from expunge.certificate.statement import committed_head, head_key
 from expunge.cli import main
 from expunge.desk import Desk, desk_report, history, open_desk, run, verify_desk
-from expunge.desk.layout import HEAD, STATEMENT
 from expunge.desk.ledger import NAMES_ANOTHER, DeskCreated, Head, Ledger, PublishedHead, RunRefused, saved_head
+from expunge.desk.policy import HEAD, STATEMENT
 from expunge.errors import FileError, VerificationFailed
 from ledger_forgery import change, head, rebuild, rejected
 from published_files import published, require_same_but_weights
@@ -123,12 +123,12 @@ def test_bit_flips_of_the_ledger_are_rejected(flips: int, ledger: Desk) -> None:
     assert verify_desk(ledger).sealed
 
 
-@pytest.mark.parametrize("place", ["expunge.desk.check._same", "expunge.desk.check.is_sealed", "refuse_unexpected"])
+@pytest.mark.parametrize("place", ["expunge.desk.status._same", "expunge.desk.status.is_sealed", "refuse_unexpected"])
 def test_a_command_that_writes_meanwhile_is_no_false_alarm(
     place: str, ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is accepted, or a model published, while the ledger, its file or the folders are looked at."""
-    module, name = place.rsplit(".", 1) if "." in place else ("expunge.desk.check", "_refuse_unexpected")
+    module, name = place.rsplit(".", 1) if "." in place else ("expunge.desk.status", "_refuse_unexpected")
     real, wrote = getattr(sys.modules[module], name), []
 
     def looked_at(*given: Any) -> Any:
@@ -145,7 +145,7 @@ def test_a_command_that_writes_meanwhile_is_no_false_alarm(
 def test_what_is_wrong_is_found_though_a_command_writes_meanwhile(
     ledger: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, rows = sys.modules["expunge.desk.check"]._refuse_unexpected, iter(range(20, 60))
+    real, rows = sys.modules["expunge.desk.status"]._refuse_unexpected, iter(range(20, 60))
 
     def looked_at(*given: Any) -> Any:
         at = next(rows)
@@ -153,8 +153,8 @@ def test_what_is_wrong_is_found_though_a_command_writes_meanwhile(
         return real(*given)
 
     (ledger.layout.published / "0007").mkdir()
-    monkeypatch.setattr(sys.modules["expunge.desk.check"], "_refuse_unexpected", looked_at)
-    monkeypatch.setattr(sys.modules["expunge.desk.check"], "MOST_TRIES", 3)
+    monkeypatch.setattr(sys.modules["expunge.desk.status"], "_refuse_unexpected", looked_at)
+    monkeypatch.setattr(sys.modules["expunge.desk.status"], "MOST_TRIES", 3)
     with pytest.raises(VerificationFailed, match="does not know"):
         verify_desk(ledger)
 
@@ -289,7 +289,7 @@ def test_what_was_prepared_in_an_older_ledger_is_not_published_either(desk: Desk
     """The head is looked at before anything that a kill left is put right."""
     ask(desk, source, 0, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.publish.move", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        patch.setattr("expunge.desk.desk.move", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(FileError):
             run(desk)
     with pytest.raises(VerificationFailed):
@@ -626,6 +626,6 @@ def test_dossiers_that_are_not_at_hand_are_told(ledger: Desk) -> None:
 def test_a_statement_that_does_not_follow_from_its_dossier_fails(ledger: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the certificate's own checks: the digests alone would pass where the desk itself wrote what is false."""
     asked = []
-    monkeypatch.setattr("expunge.desk.check.verify_statement", lambda *given: asked.append(given))
+    monkeypatch.setattr("expunge.desk.status.verify_statement", lambda *given: asked.append(given))
     verify_desk(ledger)
     assert [(given[1].parent.name, given[2] is not None) for given in asked] == [("0001", True), ("0002", True)]

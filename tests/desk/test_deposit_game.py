@@ -23,9 +23,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from expunge.bounds.calibration import compose, mu_for
+from expunge.bounds.calibration import compose, is_power_of_four, mu_for
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import is_power_of_four
 from expunge.certificate.claim import ARITHMETIC_SHARE, deposit_facts
 from expunge.deposit.file import Deposit
 from expunge.desk import Policy, accept, create_desk, run, verify_desk

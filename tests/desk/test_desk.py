@@ -28,12 +28,12 @@ from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.cli import main
 from expunge.desk import Desk, Policy, accept, create_desk, history, open_desk, run, status, verify_desk
 from expunge.desk.desk import lock
-from expunge.desk.layout import Layout
 from expunge.desk.ledger import Ledger, RunRefused, write_seal
+from expunge.desk.policy import Layout
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.model import LinearModel, read_model
 from expunge.request.promise import Declared
-from expunge.request.subject import read_anchored
+from expunge.request.request import read_anchored
 from ledger_forgery import rejected
 from small_deposit import kept
 

@@ -19,7 +19,7 @@ from expunge.certificate.statement import read_statement
 from expunge.cli import main
 from expunge.desk import Desk, accept, result_card, sign_result, verify_desk
 from expunge.desk.handover import desk_report, result_report
-from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
+from expunge.desk.policy import MODEL, REPORT, SIGNED, STATEMENT
 from expunge.desk.status import models, requests
 from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
 

@@ -16,7 +16,6 @@ import pytest
 from desk_use import Rows
 from expunge.bounds.calibration import Composition
 from expunge.desk import Desk, accept, history, requests, verify_desk
-from expunge.desk.check import verify_entries
 from expunge.desk.ledger import (
     KINDS,
     Accuracy,
@@ -39,6 +38,7 @@ from expunge.desk.ledger import (
     sqlite_errors,
 )
 from expunge.desk.policy import Policy
+from expunge.desk.status import verify_entries
 from expunge.errors import FileError, VerificationFailed
 from ledger_forgery import head, rejected
 

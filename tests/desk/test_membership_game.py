@@ -33,9 +33,8 @@ from expunge.model import LinearModel, read_model
 from expunge.noise import Noise, grid_exponent
 from expunge.record import one_digit
 from expunge.request.promise import Series
-from expunge.request.request import Request
-from expunge.request.subject import nothing_forgotten
-from expunge.surrogate.rehearsal import rehearsed_scale
+from expunge.request.request import Request, nothing_forgotten
+from expunge.surrogate import rehearsed_scale
 from expunge.train import train
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
 

@@ -41,13 +41,13 @@ from expunge.desk import (
     withdraw,
 )
 from expunge.desk.handover import desk_report
-from expunge.desk.layout import MODEL
 from expunge.desk.ledger import RequestRow, RequestSetAside
+from expunge.desk.policy import MODEL
 from expunge.desk.run import divide_group
 from expunge.desk.state import State, count_mus, derive_secret, load_state
 from expunge.errors import BeyondPolicy, DataError, FileError, RetrainNow, UselessModel, VacuousClaim
 from expunge.model import LinearModel, read_model
-from expunge.request.subject import read_anchored
+from expunge.request.request import read_anchored
 from expunge.rows import EncodedRows
 
 # Runs: one model a request or one for all, each certificate naming the model before, until it says: retrain.
@@ -634,9 +634,7 @@ def test_a_request_finishes_what_was_prepared_as_any_command_does(
     """Killed once its files are digested, the ledger speaks of a state that has no name yet."""
     ask(desk, source, 0, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            sys.modules["expunge.desk.publish"], "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patched.setattr(sys.modules["expunge.desk.desk"], "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(desk)
     X, y = source

@@ -12,16 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.shared.closed_forms import discrete_chi_square, discrete_kl, discrete_tv
-from expunge.distance import KINDS, Distance, Estimation, parse_distance, parse_route
-from expunge.distance.inequalities import (
-    shift_chi_square,
-    shift_kullback_leibler,
-    shift_total_variation,
-    tv_upper_from_chi_square,
-    tv_upper_from_kl,
-)
-from expunge.distance.kinds import (
+from expunge.distance import (
+    KINDS,
     ChiSquare,
+    Distance,
+    Estimation,
     Kind,
     KullbackLeibler,
     Means,
@@ -29,7 +24,14 @@ from expunge.distance.kinds import (
     TheSource,
     TotalVariation,
     kind_named,
+    parse_distance,
+    parse_route,
     register_kind,
+    shift_chi_square,
+    shift_kullback_leibler,
+    shift_total_variation,
+    tv_upper_from_chi_square,
+    tv_upper_from_kl,
 )
 from expunge.errors import OptionError
 

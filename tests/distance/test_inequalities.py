@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expunge.distance.inequalities import (
+from expunge.distance import (
     bretagnolle_huber,
     pinsker,
     shift_chi_square,

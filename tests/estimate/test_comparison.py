@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from asking import asked
-from expunge.distance import Estimation
-from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.distance import Estimation, tv_upper_from_kl
 from expunge.errors import DataError, ModelError
 from expunge.estimate import comparison
 from expunge.estimate.comparison import (

@@ -15,8 +15,7 @@ from asking import asked
 from digit_rows import digit_case
 from expunge import train, unlearn, verify
 from expunge.certificate.dossier import Certificate, digest_of
-from expunge.distance import Estimation
-from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.distance import Estimation, tv_upper_from_kl
 from expunge.errors import DataError, OptionError, UselessModel, VerificationFailed
 from expunge.estimate.comparison import compare
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower

@@ -20,11 +20,10 @@ import expunge.bounds.retained as retained
 import expunge.certificate.derive as certificate
 import expunge.mechanism as mechanism
 import expunge.noise as noise_module
-import expunge.surrogate.evidence as surrogate_evidence
+import expunge.surrogate as surrogate_evidence
 from expunge.bounds import Ball, RetainedFacts, retained_bound
-from expunge.bounds.calibration import sigma_classical, sigma_for
+from expunge.bounds.calibration import ON_LADDER, level_above, sigma_classical, sigma_for
 from expunge.bounds.sampling import Tail
-from expunge.bounds.scale import ON_LADDER, level_above
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
 from expunge.evidence import Measurement

@@ -17,7 +17,7 @@ from experiments.shared.closed_forms import (
     gaussian_chi_square,
     gaussian_kl,
 )
-from expunge.distance.inequalities import tv_upper_from_chi_square, tv_upper_from_kl
+from expunge.distance import tv_upper_from_chi_square, tv_upper_from_kl
 from expunge.errors import OptionError
 
 

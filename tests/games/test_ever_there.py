@@ -19,7 +19,7 @@ import torch
 from expunge.bounds.calibration import compose
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import optimum
-from expunge.deposit.step import Setting
+from expunge.deposit.region import Setting
 from expunge.evaluate.audit import lower_bound, shaped_runs
 from expunge.heads import Rows as HeadRows
 from games.worlds import (

@@ -14,7 +14,7 @@ from class_shift import example as weighted_example
 from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, Rows, head_for, linear
 from expunge.heads.linear import Spread
-from expunge.heads.module import ModuleObjective
+from expunge.heads.network import ModuleObjective
 from expunge.heads.tangent import Tangent
 from expunge.rows import bound_rows
 from linear_heads import Array, close, example, made, rows_of, unit

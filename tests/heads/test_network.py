@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import hessian, jacrev, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError
-from expunge.heads.module import ModuleObjective
 from expunge.heads.network import (
     Examples,
+    ModuleObjective,
     ProductsOnly,
     UnfoldedConv2d,
     class_scores,

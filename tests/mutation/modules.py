@@ -37,14 +37,14 @@ HEADS = ("tests/heads/test_*.py", "tests/solve/test_*.py")
 
 TARGETS = (
     Target("bounds/*.py", (*BOUNDS, *NOISE[1:], *CERTIFICATES, *EVIDENCE, *WHOLE)),
-    Target("distance/*.py", ("tests/distance/test_*.py", *BOUNDS, *CERTIFICATES, *WHOLE)),
+    Target("distance.py", ("tests/distance/test_*.py", *BOUNDS, *CERTIFICATES, *WHOLE)),
     Target("noise.py", (*NOISE, *CERTIFICATES, *WHOLE)),
     Target(
-        "surrogate/moments.py",
+        "surrogate.py",
         (*EVIDENCE, "tests/solve/test_lanczos.py", "tests/request/test_rows.py", *CERTIFICATES, *WHOLE),
     ),
     Target(
-        "surrogate/evidence.py",
+        "surrogate.py",
         (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_tangent.py", *WHOLE),
     ),
     Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_make.py")),

@@ -22,7 +22,7 @@ from expunge.cli import main
 from expunge.networks import encoders as module_under_test
 from expunge.networks import module_digest, split_head, with_head
 from expunge.networks.encoders import Encoder, Normalisation, embed, load_encoder, module_encoder
-from expunge.rows.images import Examples
+from expunge.rows.arrays import Examples
 from expunge.rows.output import open_run
 
 # From images to features: the same whatever the batch, continued after a stop, refused where they would not be features.

@@ -17,7 +17,7 @@ from expunge import DataError, ModelError, train, unlearn
 from expunge.certificate.wording import ENCODERS
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Normalisation, embed, load_encoder
-from expunge.rows.images import Examples
+from expunge.rows.arrays import Examples
 from notebooks import FOLDER, run
 
 # Real encoders and classifiers of other libraries, where those are installed (`make libraries`).

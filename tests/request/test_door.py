@@ -15,9 +15,8 @@ from expunge.distance import Distance
 from expunge.door import ask
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.model import LinearModel
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise, Series
-from expunge.request.subject import Past
+from expunge.request.promise import Execution, Promise, Series
+from expunge.request.request import Past
 
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 PROMISE = Promise(1.0, 1e-3, Distance("same", 0.0))

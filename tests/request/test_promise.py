@@ -17,16 +17,19 @@ from expunge.bounds import PaperConstants
 from expunge.bounds.calibration import sigma_for
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, OptionError
-from expunge.request.execution import DTYPES, Execution, computing_device, dtype_named
 from expunge.request.promise import (
+    DTYPES,
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     STEPS,
+    Execution,
     Promise,
     Series,
     budget_notes,
     check_budget,
+    computing_device,
+    dtype_named,
     wanted_distance,
 )
 

@@ -11,8 +11,7 @@ import expunge
 from deposit_problems import made as made_deposit
 from expunge import Statement, verify, verify_statement
 from expunge.bounds import Ball, Region
-from expunge.bounds.calibration import delta_of, mu_for, sigma_for
-from expunge.bounds.scale import ON_LADDER, POLICY, Scale, level_above
+from expunge.bounds.calibration import ON_LADDER, POLICY, Scale, delta_of, level_above, mu_for, sigma_for
 from expunge.certificate.claim import ARITHMETIC_SHARE, Claim
 from expunge.certificate.derive import Conclusion
 from expunge.certificate.dossier import digest_of
@@ -22,8 +21,7 @@ from expunge.distance import Distance
 from expunge.noise import calibrated
 from expunge.report.card import model_card
 from expunge.report.page import decision
-from expunge.request.promise import Promise
-from expunge.request.refusals import refuse_unsound
+from expunge.request.promise import Promise, refuse_unsound
 from expunge.train import train
 
 

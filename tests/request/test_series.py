@@ -19,7 +19,7 @@ from expunge.evaluate.demo import digits
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.promise import Series
-from expunge.request.subject import read_anchored
+from expunge.request.request import read_anchored
 from expunge.train import train
 
 L2 = 0.1

@@ -27,14 +27,19 @@ from expunge.heads import Rows
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.promise import Series
 from expunge.request.request import (
+    Past,
+    anchored_bytes,
     described_data,
     described_sizes,
     described_software,
+    head_of,
+    nothing_forgotten,
+    read_anchored,
     record_after,
+    record_without,
     retained_counts,
     timestamp,
 )
-from expunge.request.subject import Past, anchored_bytes, head_of, nothing_forgotten, read_anchored, record_without
 from expunge.rows import bound_rows
 from expunge.train import train
 

@@ -24,7 +24,7 @@ from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.plan import plan
 from expunge.model import LinearModel, read_model
 from expunge.record import TrainingRecord
-from expunge.request.subject import record_for
+from expunge.request.request import record_for
 from expunge.rows import EncodedRows, names_of, open_data, order_columns, read_data
 from expunge.rows.columns import to_arrays
 from expunge.rows.streams import Share

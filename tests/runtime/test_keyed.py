@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from expunge.desk.state import MOST_BYTES, KeyedBytes, derived_key, prf
 from expunge.noise import rounded_gaussian
-from expunge.runtime.keyed import MOST_BYTES, KeyedBytes, derived_key, prf
 
 parts = st.lists(st.binary(max_size=12), max_size=4)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.runtime.lazy import load_lazily
+from expunge.runtime import load_lazily
 
 
 @pytest.fixture

@@ -17,11 +17,9 @@ import reference
 from expunge.distance import Distance
 from expunge.errors import ExpungeError
 from expunge.heads import LinearHead, Rows, head_for, linear
-from expunge.heads.module import ModuleObjective
-from expunge.heads.network import Examples
+from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import certify, gather, measure
 from expunge.solve import newton as solve
-from expunge.solve.equation import RetainedEquation, SurrogateEquation
 from expunge.solve.linear import Ending, Step
 from expunge.solve.newton import (
     CONVERGED,
@@ -29,6 +27,8 @@ from expunge.solve.newton import (
     MAX_PULLS,
     PATIENCE,
     Manner,
+    RetainedEquation,
+    SurrogateEquation,
     adapted,
     balanced_step,
     iterated_step,

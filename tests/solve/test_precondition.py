@@ -10,11 +10,16 @@ import torch
 
 import reference
 from expunge.heads import Block, Curvature, LinearHead, Rows, head_for
-from expunge.solve import precondition
-from expunge.solve.equation import SurrogateEquation
-from expunge.solve.linear import solve_conjugate
-from expunge.solve.newton import newton_step
-from expunge.solve.precondition import ClassBlocks, KroneckerPreconditioner, Unconditioned, blocks_pay, too_wide
+from expunge.solve import linear
+from expunge.solve.linear import (
+    ClassBlocks,
+    KroneckerPreconditioner,
+    Unconditioned,
+    blocks_pay,
+    solve_conjugate,
+    too_wide,
+)
+from expunge.solve.newton import SurrogateEquation, newton_step
 from expunge.train import minimise
 from step_problems import preconditioned
 
@@ -166,7 +171,7 @@ def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.Monke
     monkeypatch.setattr(LinearHead, "dense_pays", lambda *_: False)
     found = []
     for pays in (False, True):
-        monkeypatch.setattr(precondition, "blocks_pay", lambda *_, pays=pays: pays)
+        monkeypatch.setattr(linear, "blocks_pay", lambda *_, pays=pays: pays)
         expected = ClassBlocks if pays else KroneckerPreconditioner
         assert type(task.jacobian(torch.zeros_like(weights), pull, None).preconditioner) is expected
         found.append(newton_step(task, single=False, pull=pull).update)
@@ -183,10 +188,10 @@ class NoRoom(OneBuffer):
 def test_without_room_for_a_square_matrix_there_is_no_preconditioner() -> None:
     head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
     curvature = Curvature(head, weights, NoRoom(rows.features, rows.labels))
-    chosen = precondition.precondition(curvature, 7.0, 0.5)
+    chosen = linear.precondition(curvature, 7.0, 0.5)
     assert type(chosen) is Unconditioned
     np.testing.assert_allclose(as_matrix(chosen, 3, 4), np.eye(12) / (7.0 * (1e-3 + 0.5)))
-    assert type(precondition.precondition(Curvature(head, weights, rows), 7.0, 0.5)) is not Unconditioned
+    assert type(linear.precondition(Curvature(head, weights, rows), 7.0, 0.5)) is not Unconditioned
 
 
 def test_a_table_far_wider_than_long_is_solved_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
 from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
-from expunge.bounds.deposit_surrogate import surrogate_terms  # noqa: E402
+from expunge.bounds.deposit import surrogate_terms  # noqa: E402
 from expunge.deposit.region import smallest_region  # noqa: E402
 from expunge.deposit.with_surrogate import (  # noqa: E402
     SurrogateRegion,

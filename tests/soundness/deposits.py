@@ -26,11 +26,18 @@ from torch import Tensor  # noqa: E402
 from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
 from expunge.deposit.file import SCHEMA, Deposit, Numbers  # noqa: E402
-from expunge.deposit.membership import look_up, require_members  # noqa: E402
-from expunge.deposit.region import Routes, Solution, smallest_region  # noqa: E402
-from expunge.deposit.remove import remove_rows  # noqa: E402
+from expunge.deposit.membership import (  # noqa: E402
+    look_up,
+    remove_rows,
+    require_members,
+)
+from expunge.deposit.region import (  # noqa: E402
+    RetainedProblem,
+    Routes,
+    Solution,
+    smallest_region,
+)
 from expunge.deposit.shape import gram_of  # noqa: E402
-from expunge.deposit.step import RetainedProblem  # noqa: E402
 from expunge.deposit.sums import Sums  # noqa: E402
 from expunge.errors import DataError, ModelError  # noqa: E402
 from expunge.heads import Rows  # noqa: E402

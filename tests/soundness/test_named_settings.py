@@ -13,7 +13,7 @@ from expunge.certificate.derive import derive
 from expunge.errors import Refused
 from expunge.evidence import build_claim
 from expunge.mechanism import judge, measure
-from expunge.request.refusals import refuse_unsound
+from expunge.request.promise import refuse_unsound
 from expunge.train import train
 from soundness.families import one_hot
 from soundness.judging import TIMES, USUAL, explained

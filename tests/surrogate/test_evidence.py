@@ -13,6 +13,7 @@ import torch
 import expunge
 import reference
 from asking import asked
+from expunge import surrogate
 from expunge.certificate.claim import Fact, due_failures
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
@@ -20,11 +21,9 @@ from expunge.evaluate.demo import digits
 from expunge.mechanism import certify, gather, measure
 from expunge.request.promise import Series
 from expunge.request.request import Request
-from expunge.solve.equation import RetainedEquation
 from expunge.solve.linear import Ending, Step
-from expunge.surrogate import evidence as surrogate
-from expunge.surrogate.evidence import SourceEvidence
-from expunge.surrogate.moments import Moments, change_moments
+from expunge.solve.newton import RetainedEquation
+from expunge.surrogate import Moments, SourceEvidence, change_moments
 from expunge.train import train
 from step_problems import Example
 

@@ -15,7 +15,7 @@ from class_shift import example
 from expunge.heads import LinearHead, Rows, head_for
 from expunge.heads.linear import SpreadSums
 from expunge.solve.linear import lanczos_steps
-from expunge.surrogate.moments import Moments, change_moments
+from expunge.surrogate import Moments, change_moments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from expunge import BeyondPolicy, DataError, OptionError, train, unlearn
-from expunge.bounds.scale import POLICY, is_level
+from expunge.bounds.calibration import POLICY, is_level
 from expunge.door import ask
 from expunge.evidence import foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.promise import Promise, wanted_distance
 from expunge.request.request import Request
-from expunge.surrogate.rehearsal import MARGIN, rehearse, rehearsed_scale, set_noise
+from expunge.surrogate import MARGIN, rehearse, rehearsed_scale, set_noise
 
 Rows = tuple[np.ndarray, np.ndarray]
 

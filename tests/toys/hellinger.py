@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from expunge.distance import Kind
-from expunge.distance.inequalities import shift_total_variation
+from expunge.distance import Kind, shift_total_variation
 
 
 class Hellinger(Kind):

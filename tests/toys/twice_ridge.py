@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from expunge.heads.losses import Ridge
+from expunge.heads.linear import Ridge
 from expunge.record import Constants, Loss
 
 

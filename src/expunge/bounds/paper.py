@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from expunge.bounds.region import Region, Term
-from expunge.distance.inequalities import bretagnolle_huber
+from expunge.distance import bretagnolle_huber
 
 SIZE_CONVENTIONS = ("source", "surrogate")
 TERMS = (

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts, SurrogateFacts
-from expunge.bounds.scale import EXACTLY, Scale
+from expunge.bounds.calibration import EXACTLY, Scale
 from expunge.distance import Distance
 from expunge.errors import OptionError
 from expunge.record import Constants

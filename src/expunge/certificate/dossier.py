@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from expunge.bounds.scale import CHOICES, SET, Scale
+from expunge.bounds.calibration import CHOICES, SET, Scale
 from expunge.certificate.claim import (
     FORM,
     SCHEMA,

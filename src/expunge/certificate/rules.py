@@ -23,14 +23,12 @@ from typing import Any
 import numpy as np
 
 from expunge.bounds import Ball
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, way_of
-from expunge.bounds.deposit_surrogate import together
+from expunge.bounds.calibration import EXACT as UNROUNDED
+from expunge.bounds.calibration import LADDER, LEVELS, POLICY, is_level, is_power_of_four, mu_for
+from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, ROUTES, together, way_of
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
-from expunge.bounds.scale import EXACT as UNROUNDED
-from expunge.bounds.scale import LADDER, LEVELS, POLICY, is_level, is_power_of_four
 from expunge.certificate.claim import (
     EACH,
     FORM,
@@ -55,7 +53,6 @@ from expunge.certificate.claim import (
 )
 from expunge.certificate.derive import BOUNDS, Conclusion, bound_named, derive, sentences, status_of
 from expunge.certificate.dossier import LARGEST_NUMBER, Certificate, number
-from expunge.certificate.model_file import FLOATS, ModelFile
 from expunge.certificate.statement import (
     DAY,
     MODEL,
@@ -67,16 +64,18 @@ from expunge.certificate.statement import (
     rungs_of,
     statement_of,
 )
-from expunge.distance.declared import ROUTES as ESTIMATES
-from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.distance import ROUTES as ESTIMATES
+from expunge.distance import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
 from expunge.record import (
+    FLOATS,
     LOSSES,
     MOST_ROWS,
     RIDGE,
     TANGENT,
     Loss,
+    ModelFile,
     TrainingRecord,
     are_class_weights,
     loss_named,

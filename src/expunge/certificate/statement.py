@@ -13,8 +13,7 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import LADDER, LEVELS, count_levels
+from expunge.bounds.calibration import LADDER, LEVELS, count_levels, mu_for
 from expunge.certificate.claim import STATEMENT_SCHEMA, Fact, Json, ellipsoid_of
 from expunge.certificate.derive import bound_named, sentences
 from expunge.certificate.dossier import (

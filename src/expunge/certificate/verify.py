@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from expunge.certificate.claim import SCHEMA
 from expunge.certificate.dossier import Certificate, digest_of, read_claim
-from expunge.certificate.model_file import parse_published, published_bytes
 from expunge.certificate.rules import (
     DERIVED,
     FACTS,
@@ -33,7 +32,7 @@ from expunge.certificate.rules import (
 )
 from expunge.certificate.statement import Statement, statement_of
 from expunge.errors import FileError, InputError, VerificationFailed
-from expunge.record import loss_named
+from expunge.record import loss_named, parse_published, published_bytes
 
 CONSISTENT, AUTHENTICATED, FAILED = "consistent", "authenticated", "failed"  # what checking can come to
 UNSIGNED = "nobody has signed this"

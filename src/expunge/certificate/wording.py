@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.bounds.scale import EXACT, LADDER, LEVELS, POLICY
+from expunge.bounds.calibration import EXACT, LADDER, LEVELS, POLICY
 from expunge.certificate.claim import INSECURE, KEYED, MEANINGFUL_EPSILON, Claim, Json
 from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, prepared_by
 from expunge.runtime.values import up

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from expunge.bounds.scale import publishable
+from expunge.bounds.calibration import publishable
 from expunge.cli.console import out, progress, say_aside
 from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import Group, argument, command, options_of, written_to
 from expunge.cli.verify import SIGN_KEY, Names
 from expunge.desk.policy import DEPOSIT, Policy
 from expunge.request.promise import Declared
-from expunge.runtime.options import option, words_of
+from expunge.runtime.values import option, words_of
 
 if TYPE_CHECKING:
     from expunge.desk import Desk, Outcome, RequestRow
@@ -445,8 +445,8 @@ def verify(
     expunge desk verify desk/ --head saved-head.json
     """
     from expunge.desk import verify_desk
-    from expunge.desk.layout import Layout
     from expunge.desk.ledger import saved_head
+    from expunge.desk.policy import Layout
 
     saved = [saved_head(path) for path in heads]
     checked = verify_desk(Layout(desk), saved)

@@ -13,9 +13,8 @@ from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows, write_all
 from expunge.cli.options import command, options_of, written_to
 from expunge.distance import Estimation
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared
-from expunge.runtime.options import option
+from expunge.request.promise import Declared, Execution
+from expunge.runtime.values import option
 
 MOST_MINUTES = 10_000
 LIMITS = (
@@ -160,7 +159,7 @@ def _budget(minutes: float, start: float) -> Any:
 def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
     from expunge.estimate.comparison import compare
     from expunge.model import one_row_a_class, read_model
-    from expunge.request.subject import record_for
+    from expunge.request.request import record_for
     from expunge.rows.tables import is_table
 
     given = read_model(path)[0]

@@ -14,7 +14,7 @@ from expunge.cli.console import end_stopped, out, progress
 from expunge.cli.files import LABEL, Verdict, verdict_file
 from expunge.cli.options import command, written_to
 from expunge.cli.unlearn import MATCH_CLASSES
-from expunge.runtime.options import option
+from expunge.runtime.values import option
 
 
 def _as_text(content: dict[str, Any]) -> bytes:

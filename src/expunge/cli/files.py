@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.cli.console import out, print_certificate
-from expunge.runtime.options import option
+from expunge.runtime.values import option
 
 MODEL = "The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."
 LABEL = "Label column of tables (default: the one the model was trained on, else y, or label)."
@@ -102,7 +102,7 @@ def read_rows(path: Path, label: str | None, model: Any) -> Any:
 def read_prepared(path: Path) -> tuple[Any, Any]:
     """Examples before a network, as it takes them, and their labels."""
     from expunge.networks.encoders import Normalisation
-    from expunge.rows.images import read_examples
+    from expunge.rows.arrays import read_examples
 
     examples = read_examples(path)
     return Normalisation().apply(examples.inputs), examples.labels

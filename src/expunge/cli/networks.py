@@ -11,9 +11,8 @@ from expunge.cli.console import out, progress
 from expunge.cli.files import read_prepared, write_result
 from expunge.cli.options import Group, command, options_of, written_to
 from expunge.cli.train import print_deposit, with_outlook, with_status, write_deposit
-from expunge.request.execution import Execution
-from expunge.request.promise import Promise
-from expunge.runtime.options import option
+from expunge.request.promise import Execution, Promise
+from expunge.runtime.values import option
 
 NETWORK = (
     "module:function for a torch module that Python can import, with the weights it is linearised at. It is run: use "
@@ -74,8 +73,7 @@ def embed(
     """
     from expunge.networks.encoders import Normalisation, channel_numbers, load_encoder
     from expunge.networks.encoders import embed as run
-    from expunge.rows.arrays import feature_bytes
-    from expunge.rows.images import read_examples
+    from expunge.rows.arrays import feature_bytes, read_examples
     from expunge.rows.output import UnfinishedRun, write_file
 
     preparation = Normalisation(channel_numbers(mean), channel_numbers(std))

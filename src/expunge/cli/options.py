@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import LOST, OutputLost, lose_output, report_errors, silence
-from expunge.runtime.options import Option, option
+from expunge.runtime.values import Option, option
 
 FILE = click.Path(path_type=Path, readable=False)
 TYPES = {"Path": FILE, "str": str, "int": int, "float": float, "bool": bool}

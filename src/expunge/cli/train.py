@@ -11,9 +11,8 @@ from typing import Any
 from expunge.cli.console import REFUSED, out, progress
 from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_deposit, require_model
 from expunge.cli.options import command, options_of, written_to
-from expunge.request.execution import Execution
-from expunge.request.promise import NOTHING_DECLARED, Declared
-from expunge.runtime.options import option
+from expunge.request.promise import NOTHING_DECLARED, Declared, Execution
+from expunge.runtime.values import option
 
 MOST_CLASSES = {"train": 20, "score": 30}  # that are shown
 MOST_ROWS = 50

@@ -10,9 +10,8 @@ from typing import Any
 from expunge.cli.console import out, progress, table_of
 from expunge.cli.files import Sets, read_rows, write_result
 from expunge.cli.options import command, options_of, written_to
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise
-from expunge.runtime.options import option, words_of
+from expunge.request.promise import Declared, Execution, Promise
+from expunge.runtime.values import option, words_of
 
 ESTIMATE = re.compile(r"(?P<file>.+\.npz)(?::(?P<route>.*))?", re.IGNORECASE)
 MATCH_CLASSES = "Weight surrogate rows to the source's class counts; see expunge unlearn."

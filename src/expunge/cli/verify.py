@@ -10,7 +10,7 @@ from typing import Any
 from expunge.cli.console import err, out
 from expunge.cli.files import LABEL, read_rows, verdict_file
 from expunge.cli.options import argument, command, options_of, written_to
-from expunge.runtime.options import option
+from expunge.runtime.values import option
 
 GENUINE = "taken as genuine: whoever made a deposit could have made up its sums, and nothing in the file would show it"
 NOT_SHOWN = "not given: that their rows left was not checked; auditors give them with --forget"
@@ -359,7 +359,7 @@ def report(
     expunge report result/ --full --out private.html
     """
     from expunge.desk import result_report
-    from expunge.desk.layout import Layout
+    from expunge.desk.policy import Layout
     from expunge.errors import FileError
     from expunge.rows.output import write_file, write_private
 

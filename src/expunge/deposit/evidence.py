@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import EXACT, LEVELS, POLICY, Scale, mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
-from expunge.bounds.scale import EXACT, LEVELS, POLICY, Scale
 from expunge.certificate.claim import EACH, TOGETHER, Fact, deposit_facts, kept_failures, route_failure
 from expunge.deposit.file import Deposit
-from expunge.deposit.membership import Membership
+from expunge.deposit.membership import Membership, remove_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.remove import remove_rows
 from expunge.deposit.with_surrogate import (
     SurrogateStep,
     SurrogateTerms,

@@ -20,18 +20,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from expunge.bounds.calibration import power_of_four
 from expunge.bounds.ellipsoid import Ellipsoid
-from expunge.bounds.scale import power_of_four
 from expunge.deposit.matrices import Blocks, Norm, cholesky_error, inverse_of, largest, square_of
+from expunge.deposit.region import Penalty, RetainedProblem, Setting
 from expunge.deposit.shape import DeviceEllipsoid, Gram, not_definite, shape_of, too_small
-from expunge.deposit.step import Penalty, RetainedProblem, Setting
 from expunge.deposit.sums import Gauge, Sums, folded_size, has_third, is_joint, n_lines
 from expunge.errors import FileError, ModelError
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.tangent import JacobianRidge
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
-from expunge.request.subject import head_of
+from expunge.request.request import head_of
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
 from expunge.runtime.memory import file_buffer, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts

@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import LARGEST_SCALE, mu_for
 from expunge.bounds.deposit import deposit_bound
-from expunge.bounds.scale import LARGEST_SCALE
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import Deposit
+from expunge.deposit.membership import sum_rows
 from expunge.deposit.region import smallest_region
-from expunge.deposit.remove import sum_rows
 from expunge.deposit.sums import by_class
 from expunge.errors import ModelError
 from expunge.heads import Rows, RowSet

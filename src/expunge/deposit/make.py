@@ -12,25 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import power_of_two
+from expunge.bounds.calibration import mu_for, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
 from expunge.deposit.forecast import Rehearsal, rehearse, rehearse_sizes
 from expunge.deposit.matrices import Norm
+from expunge.deposit.region import Penalty, Setting
 from expunge.deposit.shape import Gram, gram_of, not_definite, rested, shape_of
-from expunge.deposit.step import Penalty, Setting
 from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
 from expunge.heads.tangent import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, require_range
-from expunge.request.execution import HERE, Execution
-from expunge.request.promise import NOTHING_DECLARED, Declared
-from expunge.request.request import timestamp
+from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution
+from expunge.request.request import head_of, record_for, timestamp
 from expunge.request.sets import Reading, is_labelled, rows_of
-from expunge.request.subject import head_of, record_for
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
 from expunge.rows.streams import Stream

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.bounds.scale import power_of_two
+from expunge.bounds.calibration import power_of_two
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored, inverse_of
 from expunge.deposit.shape import Gram
 from expunge.errors import OptionError

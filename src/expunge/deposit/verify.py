@@ -23,22 +23,19 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import LEVELS, mu_for
 from expunge.bounds.deposit import LONG_ROWS, LOST, PLAIN, DepositFacts, way_of
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
-from expunge.bounds.scale import LEVELS
 from expunge.certificate.claim import Json, PublicNote, route_failure
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate, read_claim
-from expunge.certificate.model_file import read_published
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, is_definite
-from expunge.deposit.membership import as_given, look_up
+from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.remove import charged_sums, remove_rows, sum_rows
 from expunge.deposit.shape import GRID, rested
 from expunge.deposit.sums import Sums, sizes_of
 from expunge.deposit.with_surrogate import (
@@ -54,10 +51,9 @@ from expunge.errors import FileError, OptionError, VacuousClaim, VerificationFai
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import in_memory
 from expunge.model import read_model
-from expunge.record import loss_named
-from expunge.request.copies import Multiplicities
+from expunge.record import loss_named, read_published
 from expunge.request.sets import FORCED, FORGET, SURROGATE, is_labelled, refuse_squashed, rows_of, weighted_rows
-from expunge.request.survey import against_the_distance, survey
+from expunge.request.survey import Multiplicities, against_the_distance, survey
 from expunge.rows.hashes import PRECISIONS
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact

@@ -3,7 +3,7 @@
 `psi_u(x) = c outer x` with `c = link((W+U) x) - link(W x) - C(p) U x` is the remainder of a row's gradient: its change
 along the update without the linear part, which the deposit has of the retained rows. The step solves
 `g' + (H' + reg) u + E_S psi_u = 0`; any update is valid, since what is left is measured and charged. Then the moments
-of psi are measured in the norm of a route, `||psi||_{M^-1}`; bounds/deposit_surrogate.py has the formulas. Quadratic
+of psi are measured in the norm of a route, `||psi||_{M^-1}`; bounds/deposit.py has the formulas. Quadratic
 losses have no remainder, so there surrogate rows add nothing.
 """
 
@@ -17,10 +17,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from expunge.bounds.deposit import LONG_ROWS, RANGE, DepositFacts, radius_in_route
-from expunge.bounds.deposit_surrogate import (
+from expunge.bounds.deposit import (
+    LONG_ROWS,
+    RANGE,
+    DepositFacts,
     SurrogateFacts,
     bound_with_surrogate,
+    radius_in_route,
     sigmoid_bend,
     softmax_bend,
     surrogate_terms,
@@ -31,8 +34,7 @@ from expunge.bounds.retained import WEIGHT_FACTS, RetainedFacts
 from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm
-from expunge.deposit.region import Routes, Solution, difference
-from expunge.deposit.step import RetainedProblem
+from expunge.deposit.region import RetainedProblem, Routes, Solution, difference
 from expunge.deposit.sums import Gauge, is_joint
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
@@ -41,7 +43,7 @@ from expunge.heads.linear import Curvature, product_means
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import MatrixFree, Step, SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
-from expunge.surrogate.moments import Moments
+from expunge.surrogate import Moments
 
 MEASURED = 3  # routes whose norm the rows are measured in, at most; any of MOST_ROUTES can be among them
 CHARGED = 1e-7  # of the gradient: charged for a step that left less, so that the charge does not hang on the machine

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from expunge.runtime.lazy import load_lazily
+from expunge.runtime import load_lazily
 
 if TYPE_CHECKING:
     from expunge.desk.accept import Acceptance, Answer, accept, resume, withdraw
-    from expunge.desk.check import DeskCheck, verify_desk
     from expunge.desk.create import create_desk
     from expunge.desk.desk import Desk, open_desk
     from expunge.desk.handover import desk_report, result_card, result_report, sign_result
     from expunge.desk.ledger import Entry, Head, RequestRow, read_head
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
-    from expunge.desk.status import Status, history, models, requests, status
+    from expunge.desk.status import DeskCheck, Status, history, models, requests, status, verify_desk
 
 __all__ = [
     "Acceptance",
@@ -49,13 +48,12 @@ __all__ = [
 
 _HOMES = {
     "accept": "Acceptance Answer accept resume withdraw",
-    "check": "DeskCheck verify_desk",
     "create": "create_desk",
     "desk": "Desk open_desk",
     "handover": "desk_report result_card result_report sign_result",
     "ledger": "Entry Head RequestRow read_head",
     "policy": "Policy",
     "run": "Outcome PublishedModel run",
-    "status": "Status history models requests status",
+    "status": "DeskCheck Status history models requests status verify_desk",
 }
 load_lazily(__name__, {name: module for module, names in _HOMES.items() for name in names.split()})

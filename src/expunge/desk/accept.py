@@ -39,7 +39,7 @@ from expunge.desk.state import (
 from expunge.errors import DataError, InputError, OptionError
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
-from expunge.request.execution import dtype_named
+from expunge.request.promise import dtype_named
 from expunge.request.sets import refuse_squashed, require_encoder
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 
 from expunge.bounds import Ball
-from expunge.bounds.calibration import mu_for
-from expunge.bounds.scale import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale
+from expunge.bounds.calibration import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale, mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS
 from expunge.deposit.shape import gram_share
 from expunge.desk.desk import Desk, Rows, open_desk
-from expunge.desk.layout import Layout
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
-from expunge.desk.policy import DEPOSIT, Policy
+from expunge.desk.policy import DEPOSIT, Layout, Policy
 from expunge.desk.state import mac, npz_bytes
 from expunge.door import ONE_VECTOR, ask, require_its_model, require_linear
 from expunge.errors import ModelError, OptionError, UselessModel
@@ -29,15 +27,14 @@ from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel, one_row_a_class
 from expunge.request.promise import NOTHING_DECLARED, Declared, Series, budget_notes, require_none_with_deposit
-from expunge.request.request import Request
+from expunge.request.request import Request, anchored_bytes, nothing_forgotten, record_for
 from expunge.request.sets import FORCED, column_notes, is_labelled, refuse_squashed
-from expunge.request.subject import anchored_bytes, nothing_forgotten, record_for
 from expunge.rows import EncodedRows, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import KEY_BYTES
 from expunge.rows.output import build_folder, require_absent
 from expunge.runtime.files import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
-from expunge.surrogate.rehearsal import rehearsed_scale
+from expunge.surrogate import rehearsed_scale
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit

@@ -9,11 +9,10 @@ from expunge.certificate.dossier import Certificate, read_certificate
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
 from expunge.certificate.statement import Statement, read_statement
 from expunge.certificate.verify import verify_statement
-from expunge.desk.check import at_hand, read_dossier
 from expunge.desk.desk import Desk
-from expunge.desk.layout import HEAD, MODEL, SIGNED, STATEMENT
 from expunge.desk.ledger import Json, now
-from expunge.desk.status import as_row, models, requests, status
+from expunge.desk.policy import HEAD, MODEL, SIGNED, STATEMENT
+from expunge.desk.status import as_row, at_hand, models, read_dossier, requests, status
 from expunge.errors import FileError
 from expunge.report import csv_text, desk_page, run_page, statement_page
 from expunge.report.card import model_card

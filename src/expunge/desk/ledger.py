@@ -7,7 +7,7 @@
               that no entry uses, and a ledger that was put back to before the last command
 
 An entry is on disk before `append` returns (WAL, synchronous FULL). The other tables are what follows from the entries,
-there so that nothing has to read all of them; `check.py` works them out anew and compares.
+there so that nothing has to read all of them; `status.py` works them out anew and compares.
 
 Whoever opens a ledger may not have made it. Its files must be plain ones of a size that a ledger can have, and its
 tables a ledger's to the letter, with no view or trigger, before anything is asked of them; readers cannot write, and
@@ -31,8 +31,7 @@ from typing import Any, ClassVar
 
 from expunge.bounds.calibration import Composition
 from expunge.certificate.statement import committed_head
-from expunge.desk.layout import Layout
-from expunge.desk.policy import Policy
+from expunge.desk.policy import Layout, Policy
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.files import plain_bytes, readable, write_whole
 from expunge.runtime.strict_json import STRICTLY, read_as, read_json

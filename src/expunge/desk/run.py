@@ -1,4 +1,4 @@
-"""Serving what waits: forget, publish, certify. What is written, and in which order, is in `publish.py`.
+"""Serving what waits: forget, publish, certify. What is written, and in which order, is in `desk.py`.
 
 Requests that wait are served together, with one model. Those that cannot be are set aside, each with its reason, and
 the others go on.
@@ -24,8 +24,7 @@ from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import keyid_of, seal
 from expunge.certificate.statement import Statement, head_key
 from expunge.desk.accept import FORGET, read_request_rows
-from expunge.desk.desk import Desk, Rows
-from expunge.desk.layout import MODEL, REPORT, SIGNED, STATEMENT
+from expunge.desk.desk import Desk, Rows, publish, require_free
 from expunge.desk.ledger import (
     Accuracy,
     Aside,
@@ -38,8 +37,7 @@ from expunge.desk.ledger import (
     RunRefused,
     require_contains,
 )
-from expunge.desk.policy import Policy
-from expunge.desk.publish import publish, require_free
+from expunge.desk.policy import MODEL, REPORT, SIGNED, STATEMENT, Policy
 from expunge.desk.state import Secret, State, count_mus, derive_secret, load_state, mac, require_mac, sort_rows
 from expunge.door import ask
 from expunge.errors import (
@@ -57,10 +55,8 @@ from expunge.evidence import Measurement, foresee
 from expunge.mechanism import Unlearned, certify, judge, measure
 from expunge.model import LinearModel, read_model
 from expunge.report.page import statement_page
-from expunge.request.execution import Execution
-from expunge.request.promise import Series
-from expunge.request.request import Request
-from expunge.request.subject import anchored_bytes
+from expunge.request.promise import Execution, Series
+from expunge.request.request import Request, anchored_bytes
 from expunge.rows import EncodedRows, as_features, as_labels, encoder_of, names_of
 from expunge.rows.columns import match_record
 from expunge.runtime.progress import Progress, silent

@@ -1,8 +1,7 @@
 """What a desk keeps in private between two runs, what rows are known by, and the secret of a run.
 
 The state is the trained model with what was forgotten of it since, or the deposit of what is left. Digests are keyed,
-so that without the desk's key nobody can test whether a row was asked to be forgotten.
-"""
+so that without the desk's key nobody can test whether a row was asked to be forgotten."""
 
 from __future__ import annotations
 
@@ -18,23 +17,63 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expunge.desk.desk import Desk
-from expunge.desk.layout import MODEL
 from expunge.desk.ledger import Ledger
-from expunge.desk.policy import Policy
+from expunge.desk.policy import MODEL, Policy
 from expunge.errors import FileError
 from expunge.heads import Rows
 from expunge.model import LinearModel
 from expunge.noise import RandomBytes
 from expunge.record import TrainingRecord
 from expunge.request.promise import Series
-from expunge.request.subject import Past, read_anchored, record_without
+from expunge.request.request import Past, read_anchored, record_without
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
 from expunge.rows.arrays import ENCODER, NAMES
 from expunge.rows.hashes import PRECISIONS, hash_rows
-from expunge.runtime.keyed import KeyedBytes, derived_key
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit
+
+# Pseudorandom bytes under a secret key: a key for each purpose by HMAC-SHA-256, and ChaCha20's stream of it ---------
+# Whoever does not have the key cannot tell them from fresh random bytes (that HMAC-SHA-256 and ChaCha20 are
+# pseudorandom functions is what every TLS connection relies on); with the key, the same input gives the same bytes
+# again.
+
+KEY_BYTES = 32
+MOST_BYTES = 64 * 2**32  # of one ChaCha20 stream: its counter of 64-byte blocks has 32 bits
+
+
+def prf(key: bytes, content: bytes) -> bytes:
+    """HMAC-SHA-256 (RFC 2104, RFC 4231)."""
+    return hmac.digest(key, content, hashlib.sha256)
+
+
+def derived_key(key: bytes, purpose: str, *parts: bytes) -> bytes:
+    """A key of its own for each purpose and list of parts; every part goes in with its length, so that none run on.
+
+    >>> derived_key(bytes(32), "a", b"bc") == derived_key(bytes(32), "a", b"b", b"c")
+    False
+    """
+    return prf(key, b"".join(len(part).to_bytes(8, "little") + part for part in (purpose.encode(), *parts)))
+
+
+class KeyedBytes:
+    """ChaCha20's stream (RFC 8439, nonce 0) under a key that is used for nothing else: each call goes on in it."""
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key of {len(key)} bytes; {KEY_BYTES} are needed")
+        self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._given = 0
+
+    def __call__(self, count: int) -> bytes:
+        """So many bytes more."""
+        self._given += count
+        if self._given > MOST_BYTES:
+            raise ValueError(f"{self._given:,} bytes of one stream; there are {MOST_BYTES:,}")
+        return self._stream.update(bytes(count))
+
 
 # Digests --------------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expunge.distance import Estimation
-from expunge.distance.inequalities import shift_total_variation
+from expunge.distance import Estimation, shift_total_variation
 from expunge.errors import ModelError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
@@ -36,14 +35,12 @@ from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
-from expunge.request.execution import computing_device
-from expunge.request.promise import require_estimable
+from expunge.request.promise import computing_device, require_estimable
+from expunge.request.request import head_of, record_without
 from expunge.request.sets import column_notes, is_labelled, matched_rows, refuse_squashed, require_enough, rows_of
-from expunge.request.subject import head_of, record_without
 from expunge.rows.columns import prepare_frames
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
-from expunge.solve.equation import RetainedEquation
-from expunge.solve.newton import newton_step
+from expunge.solve.newton import RetainedEquation, newton_step
 
 TELLS_NOTHING = "this tells nothing"
 FEWEST_SAMPLES = 100.0  # effective ones

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.distance import Distance, Estimation
-from expunge.distance.inequalities import tv_upper_from_kl
+from expunge.distance import Distance, Estimation, tv_upper_from_kl
 from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
 from expunge.estimate.langevin import (

@@ -36,10 +36,9 @@ from scipy.stats import beta, rankdata
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
-from expunge.bounds.calibration import mu_for
+from expunge.bounds.calibration import EXACT, mu_for
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
-from expunge.bounds.scale import EXACT
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import FAILED, MODEL_NAME, PASSED, WARNED, Subject, subjects_of
@@ -57,10 +56,8 @@ from expunge.heads import LinearHead, Rows
 from expunge.mechanism import certify, hand_over, judge, measure
 from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
-from expunge.request.execution import Execution
-from expunge.request.promise import Declared, Promise
-from expunge.request.request import Request
-from expunge.request.subject import LinearSubject, head_of
+from expunge.request.promise import Declared, Execution, Promise
+from expunge.request.request import LinearSubject, Request, head_of
 from expunge.rows.output import UnfinishedRun
 from expunge.runtime.files import readable
 from expunge.runtime.progress import Progress, silent

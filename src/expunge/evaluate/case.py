@@ -20,9 +20,9 @@ from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
 from expunge.model import LinearModel, table_of
 from expunge.record import TrainingRecord
-from expunge.request.execution import computing_device
+from expunge.request.promise import computing_device
+from expunge.request.request import head_of
 from expunge.request.sets import require_encoder
-from expunge.request.subject import head_of
 from expunge.rows import (
     EncodedRows,
     as_features,

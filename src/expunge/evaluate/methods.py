@@ -25,8 +25,7 @@ from expunge.evidence import collect_notes, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
-from expunge.request.promise import Promise, wanted_distance
-from expunge.request.refusals import refuse_unsound
+from expunge.request.promise import Promise, refuse_unsound, wanted_distance
 from expunge.rows.columns import order_of
 
 

@@ -31,13 +31,12 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.record import Label
-from expunge.request.execution import HERE, Execution
-from expunge.request.promise import NOTHING_DECLARED, Declared, Promise, wanted_distance
+from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution, Promise, wanted_distance
 from expunge.request.request import Request
 from expunge.request.sets import FORCED, SURROGATE, is_labelled
 from expunge.rows.columns import prepare_frames
 from expunge.runtime.progress import Progress, silent
-from expunge.surrogate.rehearsal import rehearse, scale_of
+from expunge.surrogate import rehearse, scale_of
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DISTANCES = ("same", "chi2:0.01", "chi2:0.1", "chi2:1")

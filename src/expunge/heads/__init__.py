@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from expunge.errors import OptionError
-from expunge.heads.linear import Curvature, LinearHead
-from expunge.heads.losses import Logistic, OneVsRest, Ridge, Softmax
+from expunge.heads.linear import Curvature, LinearHead, Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.rows import Block, Rows, RowSet
 from expunge.record import Constants, register_loss
 

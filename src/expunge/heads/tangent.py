@@ -32,8 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.heads.linear import UNIT_ROUNDOFF, SpreadSums
-from expunge.heads.losses import Ridge
+from expunge.heads.linear import UNIT_ROUNDOFF, Ridge, SpreadSums
 from expunge.heads.network import FAILED, ProductsOnly, WholeSet, class_scores, frozen_copy, require_real
 from expunge.heads.rows import Block, RowSet, Scaling, scaling_of
 from expunge.record import TANGENT, Loss

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.networks.head import module_digest, require_steady, split_head
+from expunge.rows.arrays import Examples
 from expunge.rows.features import as_features
-from expunge.rows.images import Examples
 from expunge.rows.output import open_run
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory

@@ -1,6 +1,6 @@
 """Unlearning a whole network: damped steps, constants declared, nothing proven.
 
-The retained rows' equation (`solve/equation.py`) is solved by damped steps (`solve/iterated.py`) until 1 % of it is
+The retained rows' equation (`solve/newton.py`) is solved by damped steps (`solve/iterated.py`) until 1 % of it is
 left or no less can be had. Surrogate rows take part with the network's own probabilities in their labels' place
 (`ModuleObjective.as_predicted`). Whether the steps led towards retraining can be looked at without the source: that
 residual would be 0 there if the surrogate were the retained rows and the network trained to rest. With a damping of
@@ -24,18 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from expunge.bounds import PaperConstants
-from expunge.bounds.scale import Scale
+from expunge.bounds.calibration import Scale
 from expunge.certificate.claim import Json, PublicNote
 from expunge.distance import Distance
 from expunge.door import ask
 from expunge.errors import OptionError
-from expunge.heads.module import ModuleObjective
-from expunge.heads.network import Examples
+from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import Unlearned, carry_out
 from expunge.networks.head import add_tensor
 from expunge.record import MODULE, Label, TrainingRecord
-from expunge.request.execution import computing_device
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise, computing_device, wanted_distance
 from expunge.request.request import Request
 from expunge.request.sets import SURROGATE
 from expunge.rows import as_labels, encode

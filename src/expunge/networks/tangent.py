@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from expunge.bounds.scale import Scale
+from expunge.bounds.calibration import Scale
 from expunge.certificate.claim import Json
 from expunge.deposit.file import Deposit, deposit_head
 from expunge.deposit.make import NewDeposit, make_from_rows, require_size
@@ -30,10 +30,8 @@ from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
 from expunge.networks.head import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
-from expunge.request.execution import computing_device
-from expunge.request.promise import Promise, require_none_with_deposit
-from expunge.request.request import Request
-from expunge.request.subject import described_model, described_step
+from expunge.request.promise import Promise, computing_device, require_none_with_deposit
+from expunge.request.request import Request, described_model, described_step
 from expunge.rows import as_labels, encode
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes

@@ -20,7 +20,7 @@ from expunge.certificate.claim import INSECURE
 from expunge.certificate.derive import bound_named
 from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
-from expunge.distance.kinds import kind_named
+from expunge.distance import kind_named
 from expunge.errors import FileError, OptionError
 from expunge.runtime.values import up
 

@@ -1,35 +1,57 @@
-"""Everything that changes what is promised; what changes only how fast it is computed is in `execution.py`."""
+"""What changes a promise, what changes only speed and memory, and the results that are refused."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from expunge.bounds.calibration import (
+    LADDER,
+    POLICY,
+    REHEARSAL,
+    Scale,
+    asked_scale,
+    epsilon_for,
+    is_level,
+    level_above,
+    mu_for,
+    publishable,
+)
+from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
-from expunge.bounds.scale import REHEARSAL, Scale, asked_scale, publishable
 from expunge.certificate.claim import (
+    ARITHMETIC_SHARE,
     LARGEST_EPSILON,
     MEANINGFUL_EPSILON,
     MOST_PLANNED,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     STEPS,
+    Claim,
     PublicNote,
 )
-from expunge.certificate.derive import BOUNDS, bound_named
+from expunge.certificate.derive import BOUNDS, Conclusion, bound_named
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
-from expunge.errors import DataError, OptionError, UselessModel
+from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim
+from expunge.noise import epsilon_hiding
 from expunge.record import SOFTMAX, Label, TrainingRecord, one_digit
-from expunge.runtime.options import option
+from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import without_duplicates
-from expunge.runtime.values import choice, positive, up
+from expunge.runtime.values import choice, option, positive, up
 
 if TYPE_CHECKING:
+    import torch
+
     from expunge.estimate.source import SourceEstimate
     from expunge.heads import LinearHead
-    from expunge.request.subject import Past
+    from expunge.request.request import Past
+    from expunge.runtime.group import Group
+
+# Everything that changes what is promised -------------------------------------------------------------------------
 
 DEPOSIT = "deposit"  # the bound
 NO_SURROGATE = Distance(DEPOSIT, 0.0)  # the deposit alone: no rows stand in for any
@@ -128,8 +150,8 @@ class Promise:
     (`estimate`). With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the
     source's from that. `step` None is what suits: `newton` for the paper's bound and for a deposit alone, else
     `converged`. `sizes` and `constants` are the paper bound's. `force` lets a model through that is of little use.
-    `series` is a place in a series of deletions. `noise` is what its scale is chosen by (`bounds/scale.py`): None or
-    `request`, a number, `rows:10`, `exact`.
+    `series` is a place in a series of deletions. `noise` is what its scale is chosen by (`bounds/calibration.py`):
+    None or `request`, a number, `rows:10`, `exact`.
     """
 
     epsilon: float = option("Smaller protects more; 0.1 to 5 is usual.", section="Guarantee")
@@ -262,13 +284,13 @@ class Promise:
 
     @property
     def scale(self) -> Scale:
-        """How the noise's scale is chosen; one that is to be rehearsed must have been (`surrogate/rehearsal.py`)."""
+        """How the noise's scale is chosen; one that is to be rehearsed must have been (`surrogate.py`)."""
         assert isinstance(self.noise, Scale)
         if self.noise.kind == REHEARSAL:
             raise OptionError(
                 f"noise as for {self.noise.rows} rows was not rehearsed",
                 "its scale has to be a number before anything is promised",
-                "Hand the request through set_noise (surrogate/rehearsal.py) first, as carry_out does.",
+                "Hand the request through set_noise (surrogate.py) first, as carry_out does.",
             )
         return self.noise
 
@@ -426,3 +448,164 @@ def paper_constants(promise: Promise, head: LinearHead, record: TrainingRecord) 
         closed = head.constants(math.sqrt(at_most / record.l2))
         return PaperConstants(closed.strong_convexity, closed.smoothness, closed.lipschitz, closed.hessian_lipschitz)
     raise OptionError(f"constants {constants!r}", "they are 'derived', 'paper' or a PaperConstants", "Use derived.")
+
+
+# What changes only speed and memory, never what is promised ---------------------------------------------------------
+
+DTYPES = ("float64", "float32")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The torch type of a name of `DTYPES`."""
+    import torch
+
+    return {"float64": torch.float64, "float32": torch.float32}[name]
+
+
+def _alone() -> Group:
+    from expunge.runtime.group import ALONE
+
+    return ALONE
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How it is computed.
+
+    `dtype` is what surrogate rows are kept in (evidence is summed in float64 either way), `memory` (`1.5GB`) a limit
+    for this process: a stream that does not fit is read anew in each pass. In a `group` each process goes over its own
+    share of the surrogate.
+    """
+
+    dtype: str = option(
+        "What surrogate rows are kept in: float64 or float32. Evidence is summed in float64 either way.",
+        "float64",
+        section="Speed",
+    )
+    device: str = option("Any torch device.", "cpu", section="Speed")
+    memory: str | int | None = option(
+        "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
+        "read anew in each pass.",
+        None,
+        section="Speed",
+        kind=str,
+    )
+    group: Group = field(default_factory=_alone)
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        choice(self.dtype, DTYPES, "dtype")
+
+    @property
+    def rows_dtype(self) -> torch.dtype:
+        return dtype_named(self.dtype)
+
+    @property
+    def place(self) -> torch.device:
+        """The device, if it can be used here."""
+        return computing_device(self.device)
+
+
+HERE = Execution()
+
+
+def computing_device(name: str) -> torch.device:
+    """The torch device of that name, as tensors there call it (`cuda:0` for `cuda`), if it can be used here."""
+    import torch
+
+    try:
+        tried = torch.zeros(1, device=torch.device(name))
+        tried.cpu()
+    except (
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+        ImportError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise OptionError(
+            f"device {name!r} ({type(error).__name__})", "a device torch can use here is needed", "Use cpu."
+        ) from error
+    return tried.device
+
+
+# Results that are refused: a claim that says nothing, a model that is of no use -------------------------------------
+
+
+def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bool) -> None:
+    """Refuse a claim that says nothing and, unless forced, noise that swamps the weights."""
+    if derived.noise is None or not math.isfinite(derived.noise.scale):
+        terms = ", ".join(name for name, value in derived.region.terms.items() if not math.isfinite(value))
+        raise VacuousClaim(
+            f"the bound is infinite ({terms})",
+            "a certificate needs a finite one",
+            "For the paper's bound n alpha must exceed m beta; use --bound residual, a smaller forget set or a larger "
+            "l2.",
+        )
+    if not derived.enough:
+        raise BeyondPolicy(
+            "this request needs more noise than was set beforehand",
+            "the noise is the same for everybody, since its size would tell who left",
+            "Retrain without the rows; for the next model set more noise, as for more rows (see expunge plan).",
+        )
+    if derived.delta_at_sigma > claim.delta:
+        raise VacuousClaim(
+            f"at the classical formula's sigma the true delta is {derived.delta_at_sigma:.3g}",
+            f"{claim.delta:g} is to be certified",
+            "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
+        )
+    if bound_named(claim.bound).kept:
+        _refuse_loud(claim, derived, force)
+        return
+    size, length = float(weights.norm()), derived.noise.length
+    if length > size and not force:
+        usable = size / length * derived.noise.scale  # the scale at which both are as long
+        if claim.scale.kind == LADDER and usable:
+            usable = level_above(usable) if is_level(usable) else level_above(usable) / 2.0
+        enough = (
+            epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable) if usable else math.inf
+        )
+        less = f"set a noise of {usable:.3g} or less, if that is enough, " if claim.scale.kind == POLICY else ""
+        more = f"raise epsilon to {up(enough, 3)} or more, " if not less and enough <= MEANINGFUL_EPSILON else ""
+        largest = max(derived.region.terms, key=lambda name: derived.region.terms[name])
+        raise UselessModel(
+            f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",
+            f"more noise than weights is of no use; the largest term of the bound is {largest}",
+            "Forget fewer rows at once, use a closer or larger surrogate, try --step balanced (step='balanced'), train "
+            f"with a larger l2, keep a deposit of the next source (expunge deposit), {less}{more}or insist with "
+            "--force (force=True).",
+        )
+
+
+def _refuse_loud(claim: Claim, derived: Conclusion, force: bool) -> None:
+    """Refuse an epsilon that what may be lost of delta in a draw is multiplied with too often, and noise with a shape
+    that would drown the outputs.
+
+    Its weights may be long where no output sees them.
+    """
+    lost, spent = drawing_delta(claim.n_parameters, claim.epsilon), claim.failures["arithmetic"]
+    if lost > spent:
+        raise VacuousClaim(
+            f"float64 may make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
+            f"at most {spent:.3g} may go there",
+            "Raise delta, or lower epsilon.",
+        )
+    noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
+    if noise > spread and not force:
+        raise UselessModel(
+            f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about {spread:.3g}",
+            "more noise than signal is of no use",
+            "Forget fewer rows at once, give a surrogate beside the deposit, train with a larger l2 next time, "
+            f"{_more(claim, noise / spread)}or insist with --force (force=True).",
+        )
+
+
+def _more(claim: Claim, times: float) -> str:
+    """The larger epsilon at which noise is so many times smaller, as a last remedy; none that would mean nothing."""
+    delta = claim.delta * (1.0 - ARITHMETIC_SHARE)
+    if mu_for(MEANINGFUL_EPSILON, delta) < times * mu_for(claim.epsilon, delta):
+        return ""
+    enough = epsilon_for(delta, times * mu_for(claim.epsilon, delta))
+    return f"raise epsilon to {up(enough, 3)} or more, "

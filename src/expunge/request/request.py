@@ -1,29 +1,356 @@
-"""A request, checked (door.py), and what a certificate says of it: sizes, data, software, and the published record."""
+"""A request, checked (door.py): the model it is asked of, and what a certificate says of it."""
 
 from __future__ import annotations
 
 import datetime
+import math
+import operator
 import platform
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
 from expunge import __version__
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import Json
 from expunge.distance import Distance, Estimation
-from expunge.record import TrainingRecord, one_digit
-from expunge.request.promise import Promise
-from expunge.request.subject import Past, Subject, record_without
-from expunge.runtime.values import LARGEST
+from expunge.errors import FileError, ModelError, OptionError
+from expunge.heads import LinearHead, head_for
+from expunge.model import LinearModel, checked_model, declared_record, from_matrix
+from expunge.record import LOSSES, METADATA_KEY, MOST_ROWS, TrainingRecord, one_digit, require_range, require_record
+from expunge.request.promise import NOTHING_DECLARED, Declared, Promise
+from expunge.runtime.memory import file_bytes
+from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.values import LARGEST, positive
+from expunge.solve.linear import Step
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit
     from expunge.deposit.membership import Membership
+
+# What is unlearned from: a trained model with its record, or what is declared of it, and what was forgotten before
+
+# What is declared of a model that has no record ---------------------------------------------------------------------
+
+
+def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> TrainingRecord:
+    """The model's own record, or one declared by options; an option that contradicts a record is an error.
+
+    So is a record of other weights: nothing that it says would be true of these.
+    """
+    own = model.record
+    facts = {name: value for name, value in vars(declared).items() if name not in ("classes", "class_counts")}
+    size = declared.n_source if own is None or declared.n_source is not None else own.n_source
+    counts = None if declared.class_counts is None else _counts(declared.class_counts, model, size or 0)
+    if own is None:
+        return _declared_record(model, declared, counts, facts)
+    require_record(own, model.n_classes, model.bias is not None, model.weights_sha256(), "the model", model.n_features)
+    if own.class_counts is None and counts is not None and own.provenance == "declared":
+        return replace(own, class_counts=counts)
+    known = {**vars(own), "training_residual": own.residual}
+    for name, value in {**facts, "class_counts": counts}.items():
+        if value is not None and value != known[name]:
+            raise ModelError(
+                f"{name} {value} was given, but the model's record says {known[name]}",
+                "they must agree",
+                "Leave the option out; the record was written at training.",
+            )
+    require_range(own)
+    return own
+
+
+def _declared_record(
+    model: LinearModel, declared: Declared, counts: tuple[int, ...] | None, facts: dict[str, Any]
+) -> TrainingRecord:
+    """A record for a model trained elsewhere, if everything is there and possible."""
+    n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
+    residual, classes = declared.training_residual, declared.classes
+    if n_source is None or l2 is None or loss is None or max_norm is None or residual is None:
+        missing = [name for name, value in facts.items() if value is None]
+        options = ", ".join("--" + name.replace("_", "-") for name in missing)
+        raise ModelError(
+            f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+            "given",
+            "a certificate needs these facts",
+            f"Give them as options ({options}); they will be marked declared.",
+        )
+    if type(n_source) is not int or not 1 <= n_source <= MOST_ROWS:
+        raise OptionError(
+            f"n_source {n_source!r}",
+            "it must be a whole number, at least 1 (from 1 to 2^53)",
+            "Give the number of training rows.",
+        )
+    if math.isnan(residual) or not 0 <= residual < math.inf:
+        raise OptionError(
+            f"training_residual {residual}",
+            "it must be a finite number, at least 0",
+            "Give the norm of the training objective's gradient at the weights as stored.",
+        )
+    if classes is not None and (len(classes) != model.n_classes or len(set(classes)) != len(classes)):
+        raise OptionError(
+            f"{len(classes)} classes",
+            f"{model.n_classes} different ones are needed",
+            "Name one class a weight row, in order.",
+        )
+    if loss in LOSSES and LOSSES[loss].one_row:
+        raise OptionError(
+            f"loss {loss!r} for {model.n_classes} weight rows",
+            "it has one weight vector, and a model without a record one row a class",
+            "Declare softmax: with the rows -w/2 and w/2 and twice the l2 it is the same model.",
+        )
+    return declared_record(
+        model,
+        n_source=n_source,
+        l2=positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 beside the MEAN loss; sklearn's is 1/(C n)."),
+        loss=loss,
+        max_norm=positive(max_norm, "max_norm", "Give the largest norm a training row could have."),
+        residual=residual,
+        classes=classes,
+        class_counts=counts,
+    )
+
+
+def _counts(class_counts: Sequence[int], model: LinearModel, n_source: int) -> tuple[int, ...]:
+    """Class counts that can be."""
+    try:
+        counts = tuple(operator.index(count) for count in class_counts)
+    except TypeError:
+        counts = ()
+    if len(counts) != model.n_classes or min(counts, default=-1) < 0 or sum(counts) != n_source:
+        raise OptionError(
+            f"class_counts {tuple(class_counts)}",
+            f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
+            "Give how many training rows each class had, in the order of the weight rows.",
+        )
+    return counts
+
+
+# What was forgotten before ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was forgotten before, in a series of deletions from one trained model. PRIVATE, and so is the model.
+
+    All deletions are counted from the trained weights w: of the rows forgotten before only the sum of their gradients
+    there is stored, `sum m_j g_{U_j}(w)` (K x d float64, regulariser included), and `counts`, how many there were of
+    each class. The residual of all deletions together follows from that, so no bound is carried from one to the next.
+    """
+
+    gradients: Tensor = field(repr=False)
+    counts: tuple[int, ...] = field(repr=False)
+
+    @property
+    def n_rows(self) -> int:
+        return sum(self.counts)
+
+    def with_rows(self, gradients: Tensor, counts: tuple[int, ...]) -> Past:
+        """After some more were forgotten."""
+        added = tuple(one + other for one, other in zip(self.counts, counts, strict=True))
+        return Past(self.gradients + gradients.cpu(), added)
+
+
+def nothing_forgotten(model: LinearModel) -> Past:
+    """The past of a model as it was trained."""
+    return Past(torch.zeros_like(model.matrix()), (0,) * model.n_classes)
+
+
+def record_without(record: TrainingRecord, gone: Sequence[int] | Tensor) -> TrainingRecord:
+    """The record of what is left of the source without so many rows of each class, or without rows of these labels.
+
+    Its residual is still that of the training.
+    """
+    if isinstance(gone, Tensor):
+        labels = Counter(gone.tolist())
+        gone = [labels[index] for index in range(len(record.classes))]
+    counts = record.class_counts
+    if counts is not None:
+        counts = tuple(count - away for count, away in zip(counts, gone, strict=True))
+    return replace(record, n_source=record.n_source - sum(gone), class_counts=counts)
+
+
+def anchored_bytes(model: LinearModel, past: Past) -> bytes:
+    """The private file of a series: the trained model with its record, and what was forgotten since."""
+    assert model.record is not None
+    tensors = {"weight": model.weight.contiguous(), "forgotten": past.gradients.contiguous()}
+    tensors["counts"] = torch.tensor(past.counts, dtype=torch.int64)
+    if model.bias is not None:
+        tensors["bias"] = model.bias.contiguous()
+    return safetensors_bytes(tensors, metadata={METADATA_KEY: model.record.to_json()})
+
+
+def read_anchored(path: Path) -> tuple[LinearModel, Past]:
+    """Read such a file back."""
+    tensors, metadata = read_safetensors(file_bytes(path, "the state"), path)
+    try:
+        record = TrainingRecord.from_json(metadata[METADATA_KEY], str(path))
+        weight, forgotten = (torch.from_numpy(np.array(tensors[name])) for name in ("weight", "forgotten"))
+        bias = torch.from_numpy(np.array(tensors["bias"])) if "bias" in tensors else None
+        counts = tuple(int(count) for count in np.array(tensors["counts"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{path} is not the state of a series ({type(error).__name__}: {error})",
+            "weights, forgotten gradients and counts are needed",
+            "Restore it from a copy.",
+        ) from error
+    model = checked_model(weight, bias, record, str(path))
+    if forgotten.shape != model.matrix().shape or len(counts) != model.n_classes or min(counts, default=-1) < 0:
+        raise FileError(f"{path}: gradients or counts of another shape", "they must fit", "Restore it from a copy.")
+    return model, Past(forgotten, counts)
+
+
+# The model as the mechanism sees it ---------------------------------------------------------------------------------
+
+
+class Subject(Protocol):
+    """A model, and how it is published."""
+
+    @property
+    def head(self) -> Any:
+        """What it minimises; see `heads/`."""
+
+    @property
+    def weights(self) -> Tensor:
+        """In float64, on the device they are computed with."""
+
+    @property
+    def record(self) -> TrainingRecord:
+        """What it says of its training."""
+
+    @property
+    def n_features(self) -> int:
+        """What a certificate states as its features."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the model's file."""
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> Any:
+        """The model to hand over, from weights on the cpu with their noise; `record` is what it says of itself."""
+
+    def described(self, published: Any) -> Json:
+        """What a certificate says of the model before and after."""
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        """What a certificate says of the step."""
+
+
+class NetworkSubject(Subject, Protocol):
+    """A model whose examples only it can make ready (`networks/`)."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said of every deletion from it."""
+
+    def rows(self, arrays: tuple[Any, Any], name: str) -> Any:
+        """Inputs and labels as the head takes them."""
+
+
+def require_not_noised(record: TrainingRecord) -> None:
+    """Refuse the published result of an earlier unlearning."""
+    if record.noised:
+        raise ModelError(
+            "this model is the noised result of an earlier unlearning",
+            "the bound needs a model near its optimum, and the noise took this one away from it",
+            "Unlearn both requests together from the model before noise, or retrain.",
+        )
+
+
+def head_of(model: LinearModel, record: TrainingRecord) -> LinearHead:
+    """What a linear classifier minimises."""
+    n_features = model.n_features + int(record.bias)
+    return head_for(
+        record.loss, l2=record.l2, n_classes=model.n_classes, n_features=n_features, row_bound=record.row_bound
+    )
+
+
+@dataclass(frozen=True)
+class LinearSubject:
+    """A linear classifier. `dtype` is what its weights are published in."""
+
+    model: LinearModel
+    record: TrainingRecord
+    head: LinearHead
+    weights: Tensor
+    sha256: str
+    dtype: torch.dtype
+
+    @property
+    def n_features(self) -> int:
+        return self.model.n_features
+
+    def published(self, noised: Tensor, record: TrainingRecord) -> LinearModel:
+        model = from_matrix(noised, bias=self.record.bias, dtype=self.dtype)
+        if not bool(torch.isfinite(model.matrix()).all()):
+            raise ModelError(
+                f"with its noise a weight leaves the range of {self.dtype}",
+                "published weights must be finite",
+                "Store the model in float32 or float64.",
+            )
+        return model.with_record(record)
+
+    def described(self, published: LinearModel) -> Json:
+        assert published.record is not None
+        return described_model(self.record, published.record, self.sha256, published.sha256(), self.dtype)
+
+    def described_step(self, step: Step, kind: str) -> Json:
+        return described_step(step, kind)
+
+
+def described_model(
+    record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: torch.dtype
+) -> Json:
+    """What a certificate says of a model with a norm bound on its rows, and its digests before and after.
+
+    Under `published` what its record says now, which is all that a statement says of it.
+    """
+    model: Json = {
+        "before": {"sha256": before},
+        "after": {"sha256": after},
+        "published": {"n_source": published.n_source, "l2": published.l2, "max_norm": published.max_norm},
+        "loss": record.loss,
+        "l2": record.l2,
+        "max_norm": record.max_norm,
+        "row_bound": record.row_bound,
+        "bias": record.bias,
+        "dtype": str(dtype).removeprefix("torch."),
+        "record": record.provenance,
+    }
+    optional = {
+        "free_bias": record.free_bias or None,
+        "fixed_c": record.fixed_c,
+        "class_weights": None if record.class_weights is None else list(record.class_weights),
+        "preparation": record.preparation,
+        "encoder": record.encoder,
+        "encoder_trained_on_source": None if record.encoder is None else record.encoder_trained or "unknown",
+    }
+    return model | {name: value for name, value in optional.items() if value is not None}
+
+
+def described_step(step: Step, kind: str) -> Json:
+    """The evidence of a step, in JSON's terms (null for infinite)."""
+    return {
+        "kind": kind,
+        "method": step.method,
+        "iterations": step.iterations,
+        "inner_iterations": step.inner_iterations,
+        "residual": step.residual,
+        "positive_definite": step.positive_definite,
+        "damping": step.damping if step.damping < math.inf else None,
+        "converged": step.converged,
+        "pull": step.pull if step.pull < math.inf else None,
+    }
+
+
+# A request, checked (door.py), and what a certificate says of it: sizes, data, software, and the published record
 
 
 @dataclass(frozen=True)

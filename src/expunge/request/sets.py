@@ -18,7 +18,7 @@ from expunge.heads import RowSet
 from expunge.heads.rows import FEW, Scaling
 from expunge.model import LinearModel
 from expunge.record import Label, TrainingRecord
-from expunge.request.execution import Execution
+from expunge.request.promise import Execution
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of, weight_classes
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.streams import ArrayStream, Form, Stream, StreamedRows, Watch, fits, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from expunge.runtime.lazy import load_lazily
+from expunge.runtime import load_lazily
 
 if TYPE_CHECKING:
     from expunge.rows.columns import names_of, order_columns

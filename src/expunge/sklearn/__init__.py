@@ -7,8 +7,15 @@ and `to_sklearn` are for models of whose source no deposit was made.
 """
 
 from expunge.deposit.forecast import ServesFew
-from expunge.sklearn.deletion import Deletion, ExactPreparation, NotAtOptimum, deposit, unlearn
-from expunge.sklearn.estimator import ForgettingClassifier, NoDeposit
+from expunge.sklearn.deletion import (
+    Deletion,
+    ExactPreparation,
+    ForgettingClassifier,
+    NoDeposit,
+    NotAtOptimum,
+    deposit,
+    unlearn,
+)
 from expunge.sklearn.objectives import from_sklearn, to_sklearn
 from expunge.sklearn.pipelines import coarsen
 

@@ -8,14 +8,12 @@ from torch import nn
 
 from expunge import DataError, ModelError, OptionError, verify
 from expunge.bounds import PaperConstants
-from expunge.heads.module import ModuleObjective
-from expunge.heads.network import Examples
+from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import measure
 from expunge.networks.module import module_request, unlearn_module
 from expunge.request.promise import Promise, wanted_distance
-from expunge.solve.equation import SurrogateEquation
 from expunge.solve.linear import Ending
-from expunge.solve.newton import newton_step
+from expunge.solve.newton import SurrogateEquation, newton_step
 from small_networks import examples, trained
 
 

@@ -1,32 +1,161 @@
-"""Rows as evidence: that resemble the source, with a distance that says how much, or that are the source itself.
-
-Both kinds answer the four questions of `evidence.py`. They differ in the equation whose residual the bound charges
-(`solve/equation.py`), in what float64 may hide of it, and in what is known of training: of the source itself the
-gradient is measured, not believed.
-"""
+"""What is known of a source that is gone, from rows that resemble it, or from the source itself."""
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor
 
+from expunge.bounds.calibration import EXACTLY, LARGEST_SCALE, POLICY, REHEARSAL, Scale, level_above
 from expunge.certificate.claim import Fact, due_failures
 from expunge.certificate.derive import rank_of
 from expunge.distance import Distance
-from expunge.errors import DataError, VacuousClaim
+from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
-from expunge.evidence import Measurement, Retained, build_claim
-from expunge.heads.rows import in_memory
+from expunge.evidence import Measurement, Retained, build_claim, foresee
+from expunge.heads import Rows, RowSet
+from expunge.heads.linear import Narrow, SpreadSums
+from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.equation import RetainedEquation, SurrogateEquation
-from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step
-from expunge.solve.newton import Equation, balanced_step, iterated_step, newton_step
-from expunge.surrogate.moments import Moments, change_moments
+from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step, lanczos_steps, largest_eigenvalue_upper
+from expunge.solve.newton import (
+    Equation,
+    RetainedEquation,
+    SurrogateEquation,
+    balanced_step,
+    iterated_step,
+    newton_step,
+)
+
+# Moments of the change of gradient `f = phi_u` over the surrogate rows; its covariance is never formed --------------
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the residual bound needs to know of `f = phi_u` on the surrogate.
+
+    Under the names it has there (`RetainedFacts`).
+
+    c is f's mean; rows count by their weights. The eigenvalues are bounds from above. `sampled_*` are what a weighted
+    mean varies by: of the weight times `f - c`. Without weights they equal those of `f - c`.
+    """
+
+    change_mean: float
+    change_eigenvalue: float
+    change_trace: float
+    change_fourth: float
+    change_fourth_eigenvalue: float
+    change_largest: float
+    change_longest: float
+    change_supremum: float
+    longest_row: float
+    sampled_trace: float
+    sampled_eigenvalue: float
+    sampled_largest: float
+
+
+class Spread(Protocol):
+    """How the change of gradient f spreads over a set about its mean c; see `heads/`."""
+
+    mean: Tensor
+    cancellation: float
+    knows_fourth: bool
+
+    def sums(self) -> SpreadSums:
+        """What one pass over the rows says of `||f - c||`."""
+
+    def narrow(self, products: int) -> Narrow | None:
+        """A few directions that hold nearly all of the spread, if so many products there are that much cheaper."""
+
+    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
+        """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
+
+
+# Over 60 lines: signature and result alone take thirty, and the bounds on eigenvalues share one budget of failure.
+def change_moments(
+    head: Any,
+    weights: Tensor,
+    update: Tensor,
+    surrogate: Any,
+    *,
+    failure: float | None,
+    heavy: bool,
+    slack: float = EIGENVALUE_SLACK,
+    seed: int | None = None,
+    advance: Progress = silent,
+) -> Moments:
+    """Moments of `phi_update` over the surrogate. `seed` fixes Lanczos' start; else it is drawn afresh.
+
+    The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
+    and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
+    most 1/(1 - `slack`) too large; that of the covariance, where it is looked for in a few directions of the features
+    alone, by what the others can have too, since `lambda_max(C) <= lambda_max(P C P) + lambda_max(P' C P')` for
+    complementary projections.
+    """
+    n_rows = len(surrogate)
+    advance("Moments (rows)", 0, 2 * n_rows)
+    spread: Spread = head.spread(weights, update, surrogate)
+    advance("Moments (rows)", n_rows, 2 * n_rows)
+    mean, sums = spread.mean, spread.sums()
+    advance("Moments (rows)", 2 * n_rows, 2 * n_rows)
+    trace, largest = sums.trace, sums.largest
+    eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sums.sampled_trace
+    heavy = heavy and spread.knows_fourth
+    if failure is not None and trace > 0:
+        generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+        runs = 1 + int(heavy) + int(surrogate.has_weights)
+
+        def bounded(stage: str, power: int, fourth: bool = False, narrow: Narrow | None = None) -> float:
+            shape = weights.shape if narrow is None else (len(weights), narrow.basis.shape[1])
+            drawn = torch.randn(shape, dtype=torch.float64, generator=generator).to(weights.device)
+            return largest_eigenvalue_upper(
+                (lambda direction: spread.covariance_product(direction, power, fourth))
+                if narrow is None
+                else narrow.covariance_product,
+                surrogate.agreed(drawn),
+                failure / runs,
+                lambda done, total: advance(f"{stage} (rows)", done * n_rows, total * n_rows),
+                slack,
+            )
+
+        hidden = spread.cancellation * (trace + float(mean.square().sum()))
+        narrow = spread.narrow(lanczos_steps(weights.numel(), failure / runs, slack))
+        inside = bounded("Lanczos, covariance", 1, narrow=narrow)
+        eigenvalue = min(trace, hidden + inside + (0.0 if narrow is None else narrow.left))
+        fourth_eigenvalue = largest**2 * eigenvalue
+        sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
+        if surrogate.has_weights:
+            weighted = surrogate.largest_weight * hidden + bounded("Lanczos, weighted rows", 2)
+            sampled_eigenvalue = min(sampled_eigenvalue, weighted)
+        if heavy:
+            fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", 1, fourth=True))
+    return Moments(
+        change_mean=float(mean.norm()),
+        change_eigenvalue=eigenvalue,
+        change_trace=trace,
+        change_fourth=sums.fourth,
+        change_fourth_eigenvalue=fourth_eigenvalue,
+        change_largest=largest,
+        change_longest=sums.longest,
+        change_supremum=head.change_sup(update),
+        longest_row=sums.longest_row,
+        sampled_trace=sums.sampled_trace,
+        sampled_eigenvalue=sampled_eigenvalue,
+        sampled_largest=sums.sampled_largest,
+    )
+
+
+# Rows as evidence: that resemble the source, with a distance that says how much, or that are the source itself ------
+# Both kinds answer the four questions of `evidence.py`. They differ in the equation whose residual the bound charges
+# (`solve/newton.py`), in what float64 may hide of it, and in what is known of training: of the source itself the
+# gradient is measured, not believed.
 
 CHARGED = 1e-7  # of ||a'(0)||: charged for a step that left less, so that the charge does not vary with the sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
@@ -288,3 +417,96 @@ class SourceEvidence(RowsEvidence):
     def rounding(self, step: Step) -> Fact:
         """The whole source's change is evaluated at the weights before and after, the forget rows' gradient after."""
         return self._lost(step, self.request.n_source, self.request.weights + step.update)
+
+
+# Noise as for so many rows: rehearsed on surrogate rows, before anybody asks and whoever asks -----------------------
+# Groups of that many surrogate rows are drawn at random; the one whose gradients together are longest is forgotten on
+# trial, up to the noise, which is not drawn. The scale that it needs, with a margin and rounded up
+# to a power of two, is the policy. Rows that ask to leave play no part in it, so the noise says nothing of them.
+
+GROUPS = 64  # drawn, of which the one with the longest gradient is rehearsed
+MARGIN = 1.5  # rows that ask may need more than those rehearsed with; rounding up adds to it
+MOST_ROWS = 65_536  # of the surrogate, to draw from
+
+Measure = Callable[..., Measurement]  # `mechanism.measure`
+
+
+def set_noise(request: Request, measure: Measure, *, progress: Progress = silent, seed: int | None = None) -> Request:
+    """The request with its noise a number, where it was to be as for so many rows; `measure` is the mechanism's."""
+    asked = request.promise.noise
+    if asked.kind != REHEARSAL:
+        return request
+    if request.distance.matched:
+        raise OptionError(
+            f"noise as for {asked.rows} rows, with matched classes",
+            "the weights of surrogate rows follow from who leaves, so a rehearsal now would too",
+            "Set the noise as a number before anybody asks: expunge plan recommends one, a desk rehearses when opened.",
+        )
+    scale = Scale(POLICY, rehearsed_scale(request, asked.rows, measure, progress=progress, seed=seed), asked.rows)
+    return replace(request, promise=replace(request.promise, noise=scale))
+
+
+def rehearsed_scale(
+    request: Request, n_rows: int, measure: Measure, *, progress: Progress = silent, seed: int | None = None
+) -> float:
+    """The scale for forgetting that many rows from this model, whoever they are; `seed` fixes the draw for tests."""
+    trial, measured = rehearse(request, n_rows, measure, progress=progress, seed=seed)
+    scale = scale_of(trial, measured)
+    if scale is None:
+        raise VacuousClaim(
+            f"the bound for {n_rows:,} surrogate rows is infinite, or their noise is",
+            "noise as for so many rows needs a finite one",
+            "Rehearse with fewer rows, or use a larger surrogate.",
+        )
+    return scale
+
+
+def rehearse(
+    request: Request, n_rows: int, measure: Measure, *, progress: Progress = silent, seed: int | None = None
+) -> tuple[Request, Measurement]:
+    """A request to forget that many surrogate rows, measured as if it had been asked."""
+    if 2 * n_rows > min(request.n_surrogate, request.n_source):
+        raise DataError(
+            f"noise as for {n_rows:,} rows, with {request.n_surrogate:,} surrogate rows and a source of "
+            f"{request.n_source:,}",
+            "a rehearsal forgets at most half of either",
+            "Rehearse with fewer rows, or set the noise as a number.",
+        )
+    series = request.promise.series
+    afresh = None if series is None else replace(series, past=None)
+    promise = replace(request.promise, noise=EXACTLY, force=True, series=afresh)
+    trial = replace(request, promise=promise, forget=_longest(request, n_rows, seed))
+    return trial, measure(trial, progress=progress, seed=seed)
+
+
+def scale_of(trial: Request, measured: Measurement) -> float | None:
+    """The scale that a rehearsal recommends, at the request's epsilon and delta; None where there is none."""
+    _, derived = foresee(trial, measured)
+    scale = level_above(MARGIN * derived.required)
+    return scale if scale <= LARGEST_SCALE else None
+
+
+def _longest(request: Request, n_rows: int, seed: int | None) -> Any:
+    """Of some groups of surrogate rows the one with the longest gradient: what is hardest to hide."""
+    generator = torch.Generator()
+    generator.manual_seed(secrets.randbits(63) if seed is None else seed)
+    surrogate = request.surrogate
+    if isinstance(surrogate, RowSet):
+        if surrogate.n_mine != len(surrogate):
+            raise DataError(
+                f"noise as for {n_rows:,} rows, with a surrogate shared out among processes",
+                "a rehearsal needs all its rows in one",
+                "Rehearse in one process (expunge plan), then set the noise as the number it recommends.",
+            )
+        kept = evenly(surrogate, max(MOST_ROWS, n_rows))
+        surrogate = replace(kept, features=kept.features.double())
+    groups = [_taken(surrogate, torch.randperm(len(surrogate), generator=generator)[:n_rows]) for _ in range(GROUPS)]
+    lengths = [float(request.head.gradient(request.weights, group).norm()) for group in groups]
+    return groups[max(range(GROUPS), key=lengths.__getitem__)]
+
+
+def _taken(rows: Any, chosen: torch.Tensor) -> Any:
+    if isinstance(rows, Rows):
+        where = chosen.to(rows.features.device)
+        return Rows(rows.features[where], rows.labels[where])
+    return rows[chosen]

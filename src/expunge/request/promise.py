@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from expunge.bounds.calibration import (
     LADDER,
     POLICY,
@@ -45,6 +43,7 @@ from expunge.runtime.values import choice, option, positive, up
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from expunge.estimate.source import SourceEstimate
     from expunge.heads import LinearHead

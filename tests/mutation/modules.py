@@ -41,11 +41,14 @@ TARGETS = (
     Target("noise.py", (*NOISE, *CERTIFICATES, *WHOLE)),
     Target(
         "surrogate.py",
-        (*EVIDENCE, "tests/solve/test_lanczos.py", "tests/request/test_rows.py", *CERTIFICATES, *WHOLE),
-    ),
-    Target(
-        "surrogate.py",
-        (*EVIDENCE, *CERTIFICATES, "tests/request/test_*.py", "tests/networks/test_tangent.py", *WHOLE),
+        (
+            *EVIDENCE,
+            "tests/solve/test_linear.py",
+            *CERTIFICATES,
+            "tests/request/test_*.py",
+            "tests/networks/test_tangent.py",
+            *WHOLE,
+        ),
     ),
     Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_make.py")),
     Target(
@@ -53,9 +56,7 @@ TARGETS = (
         ("tests/solve/test_*.py", *EVIDENCE, *WHOLE),
         only=("", "lanczos_steps", "largest_eigenvalue_upper"),
     ),
-    Target("heads/softmax.py", (*HEADS, "tests/test_train.py", *WHOLE)),
-    Target("heads/ridge.py", (*HEADS, "tests/test_train.py", *WHOLE)),
-    Target("heads/jacobians.py", (*HEADS, "tests/networks/test_tangent.py")),
+    Target("heads/tangent.py", (*HEADS, "tests/networks/test_tangent.py")),
     Target("heads/linear.py", (*HEADS, "tests/test_train.py", *WHOLE)),
     Target(
         "record.py",

@@ -207,7 +207,7 @@ def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
     coordinates = Coordinates.of(rows)
     network = Critic.start(coordinates.gaussian(coordinates.seen(rows)), 8, torch.Generator().manual_seed(0)).copy()
     network.parameters[4].normal_(generator=torch.Generator().manual_seed(1))
-    value, square = FittedCritic(coordinates, network, math.inf, 1, 1).report(rows)
+    value, square = FittedCritic(coordinates, network, math.inf, 1, 1).value(coordinates.seen(rows))
     seen = coordinates.seen(rows)
     on_nu, on_rho = network(seen.nu).double().numpy(), np.exp(network(seen.rho).double().numpy())
     w = rows.weights.numpy()
@@ -215,7 +215,7 @@ def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
     assert value == pytest.approx(mean - math.log(on_rho.mean()))
     nu_part = (w**2 * (on_nu - mean) ** 2).sum() / w.sum() ** 2
     assert square == pytest.approx(nu_part + on_rho.var(ddof=1) / on_rho.mean() ** 2 / 70)
-    capped, _ = FittedCritic(coordinates, network, 0.0, 1, 1).report(rows)
+    capped, _ = FittedCritic(coordinates, network, 0.0, 1, 1).value(coordinates.seen(rows))
     assert capped == pytest.approx((w * np.minimum(on_nu, 0)).sum() / w.sum() - math.log(np.minimum(on_rho, 1).mean()))
 
 

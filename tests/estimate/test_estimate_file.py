@@ -309,7 +309,7 @@ def test_distance_says_that_it_is_a_heuristic() -> None:
 
 
 def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options, match in (("--out {0}/estimate.npz", "exists already"), ("--out {0}/estimate.json", ".npz file")):
+    for options, match in (("--out {0}/estimate.npz", "exists already"), ("--out {0}/estimate.json", "ends in .npz")):
         result = run(MEASURE + " " + options, files)
         assert result.exit_code == 2
         assert match in result.stderr

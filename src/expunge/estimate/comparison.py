@@ -106,7 +106,7 @@ def of_entropy(found: DonskerVaradhanLower, folds: Sequence[float]) -> list[str]
     return reasons
 
 
-# Every estimate of the distance side by side, with uncertainty and direction; beside the truth where it is known.
+# Every estimate of the distance side by side, with uncertainty and direction, and the truth where it is known.
 
 
 SURROGATE, FORGET, REFERENCE_SET = "the surrogate set", "the forget set", "the reference set"
@@ -142,12 +142,11 @@ class Line:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: null stands for infinite, and for what tells nothing."""
-        numbers = {"value": self.value, "standard_error": self.standard_error, "upper": self.upper}
-        known = {
-            key: number if number is not None and self.tells and math.isfinite(number) else None
-            for key, number in numbers.items()
-        }
-        return asdict(self) | known
+        told = asdict(self)
+        for key in ("value", "standard_error", "upper"):
+            if not self.tells or told[key] is None or not math.isfinite(told[key]):
+                told[key] = None
+        return told
 
 
 @dataclass(frozen=True)
@@ -208,8 +207,8 @@ def compare(
     require_estimable(replace(wanted, route="kl"), record, is_labelled(surrogate))
     place = computing_device(device)
     objective, weights = head_of(model, record), model.matrix(place)
-    given = {SURROGATE: surrogate, FORGET: forget, REFERENCE_SET: reference}
-    given = {name: rows for name, rows in given.items() if rows is not None}
+    everything = {SURROGATE: surrogate, FORGET: forget, REFERENCE_SET: reference}
+    given = {name: rows for name, rows in everything.items() if rows is not None}
     sets = prepare_sets(given, model, record, place, wanted.matched)
     gone, real = sets.get(FORGET), sets.get(REFERENCE_SET)
     some = _fewer(sets[SURROGATE], budget, wanted.seed, objective.n_parameters)
@@ -240,13 +239,13 @@ def compare(
 
     kl, reasons = divergence_from(sampled.features, 1.0 if real is None else 0.5)
     verdict = Verdict((*of_chains(sampled.diagnostics), *reasons))
-    lines, real_kl, real_tells = _kl_lines(kl, SAMPLED), None, True
+    supremum = 0.0 if update is None else objective.change_sup(update)
+    lines, real_kl, real_tells = _lines(kl, means, supremum, SAMPLED), None, True
     if real is not None:
         real_kl, reasons = divergence_from(real.features[:, : model.n_features], 1.0)
-        lines, real_tells = lines + _kl_lines(real_kl, REFERENCE)[1:], not reasons
-    for divergence, difference, source in ((kl, means, SAMPLED), (real_kl, real_means, REFERENCE)):
-        if update is not None and divergence is not None and difference is not None:
-            lines += _means_lines(objective.change_sup(update), divergence, difference, source)
+        own, real_tells = _lines(real_kl, real_means, supremum, REFERENCE), not reasons
+        # divergences first, differences of means after
+        lines = lines[:4] + own[1:4] + lines[4:] + own[4:]
     told = {SAMPLED: verdict.tells, REFERENCE: real_tells}
     lines = [replace(line, tells=told.get(line.source, True) or line.sure) for line in lines]
     notes = column_notes(record, given)
@@ -297,7 +296,8 @@ def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     return select_rows(rows, order[:most].sort().values)
 
 
-def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
+def _lines(kl: KullbackLeiblerEstimate, means: MeansDifference | None, supremum: float, source: str) -> list[Line]:
+    """What the KL and the difference of means say, from samples or from real rows of the source."""
     labels, marginal = kl.conditional, kl.marginal
     infinite = ""
     if marginal.left_out:
@@ -310,18 +310,17 @@ def _kl_lines(kl: KullbackLeiblerEstimate, source: str) -> list[Line]:
 
     own, lower = marginal.standard_error, remark(marginal.raw)
     from_kl = "from the upper value of the KL (Pinsker; Bretagnolle, Huber)"
-    return [
+    lines = [
         Line("KL of labels given features", "model", labels.value, "neither", labels.standard_error),
         Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", own, remark=lower),
         Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
         Line("total variation", source, kl.tv_upper, "neither", remark=from_kl),
     ]
-
-
-def _means_lines(supremum: float, kl: KullbackLeiblerEstimate, means: MeansDifference, source: str) -> list[Line]:
-    from_tv = shift_total_variation(kl.tv_upper, supremum)
-    bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
-    return [
-        Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),
-        Line(DIRECT, source, means.value, "neither", upper=means.upper, remark=bootstrap),
-    ]
+    if means is not None:
+        from_tv = shift_total_variation(kl.tv_upper, supremum)
+        bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
+        lines += [
+            Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),
+            Line(DIRECT, source, means.value, "neither", upper=means.upper, remark=bootstrap),
+        ]
+    return lines

@@ -221,10 +221,6 @@ class FittedCritic:
         rho_part = torch.exp(on_rho - log_mean).var() / len(on_rho)
         return float(mean - log_mean), float(nu_part + rho_part)
 
-    def report(self, rows: TwoSamples) -> tuple[float, float]:
-        """Value and squared standard error on rows as they were prepared."""
-        return self.value(self.coordinates.seen(rows))
-
 
 @dataclass(frozen=True)
 class DonskerVaradhanLower:
@@ -300,7 +296,7 @@ def donsker_varadhan(
         stop = rows.select(others[0][stops[0]], others[1][stops[1]])
         told = _as_part(progress, [length for length, _ in lengths], epochs, mine)
         fitted = fit_critic(train, stop, width, (epochs, learning_rate, batch, patience), generator, told, mine)
-        reports.append(fitted.report(rows.select(cuts[0][i], cuts[1][i])))
+        reports.append(fitted.value(fitted.coordinates.seen(rows.select(cuts[0][i], cuts[1][i]))))
         lengths.append((fitted.epochs, fitted.best_epoch))
     raw = sum(value for value, _ in reports) / FOLDS
     if folds is not None:
@@ -346,21 +342,19 @@ def fit_critic(
     log_average: Tensor | None = None
     best, best_value, best_epoch, done = network.copy(), guarded_value(network, stop), 0, 0
     for done in range(1, epochs + 1):
-        orders = [
-            _order(len(side), n_steps * size, generator, side.device).view(n_steps, -1)
-            for side, size in zip((train.nu, train.rho), sizes, strict=True)
-        ]
+        orders = []
+        for side, size in zip((train.nu, train.rho), sizes, strict=True):  # as many shuffled passes as it takes
+            n_passes = -(-n_steps * size // len(side))
+            passes = torch.cat([torch.randperm(len(side), generator=generator) for _ in range(n_passes)])
+            orders.append(passes[: n_steps * size].to(side.device).view(n_steps, -1))
         for nu_rows, rho_rows in zip(*orders, strict=True):
             share = weights[nu_rows]
             with torch.enable_grad():
                 outputs = guarded(network(torch.cat([train.nu[nu_rows], train.rho[rho_rows]])))
                 on_nu, on_rho = outputs[: sizes[0]], outputs[sizes[0] :]
                 log_mean = log_denominator(on_nu.detach(), share, on_rho.detach())
-                log_average = (
-                    log_mean
-                    if log_average is None
-                    else torch.logaddexp(log_average + math.log(MEMORY), log_mean + math.log1p(-MEMORY))
-                )
+                new = log_mean + math.log1p(-MEMORY)
+                log_average = log_mean if log_average is None else torch.logaddexp(log_average + math.log(MEMORY), new)
                 # its gradient is that of log E_q[exp T_a], with the average in place of E_q[exp T_a]
                 denominator = (1.0 - GUARD) * torch.exp(on_rho - log_average).mean()
                 denominator = denominator + GUARD * (share * torch.exp(on_nu - log_average)).mean()
@@ -416,12 +410,6 @@ def log_denominator(on_nu: Tensor, weights: Tensor, on_rho: Tensor) -> Tensor:
     """`log E_q[exp T_a]`, with weights of mean 1 for the rows of nu."""
     rho_part = _log_mean_exp(on_rho) + math.log1p(-GUARD)
     return torch.logaddexp(rho_part, _log_mean_exp(on_nu + weights.log()) + math.log(GUARD))
-
-
-def _order(n: int, needed: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Indices of `needed` rows of n: as many shuffled passes as it takes."""
-    passes = [torch.randperm(n, generator=generator) for _ in range(-(-needed // n))]
-    return torch.cat(passes)[:needed].to(device)
 
 
 def _log_mean_exp(values: Tensor) -> Tensor:

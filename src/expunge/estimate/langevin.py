@@ -25,34 +25,26 @@ from torch import Tensor
 from expunge.errors import DataError, OptionError
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 
-RECORDS = 200  # moments at which energy and norm of every chain are kept for the diagnostics
+RECORDS = 200  # moments at which energy and norm of every chain are stored for the diagnostics
 LOOKED_AT = 4000  # steps: where time is limited, the clock is looked at as often as in a run of so many
 FEWEST_RECORDS = 16  # however little time there is: fewer say nothing of convergence
 RUNAWAY = 1.2  # factor by which norms may still grow from the third to the fourth quarter of an unbounded run
 
 
 class Target(Protocol):
-    """An unnormalised density over rows."""
+    """An unnormalised density over rows: its logarithm up to a constant, and the gradient of that, for each row."""
 
-    def log_density(self, points: Tensor) -> Tensor:
-        """Logarithm of the density, up to a constant, for each row."""
-        ...
+    def log_density(self, points: Tensor) -> Tensor: ...
 
-    def force(self, points: Tensor) -> Tensor:
-        """Its gradient, for each row."""
-        ...
+    def force(self, points: Tensor) -> Tensor: ...
 
 
 class Support(Protocol):
-    """Where samples may be."""
+    """Where samples may be: which rows are inside, and the rows brought back inside."""
 
-    def contains(self, points: Tensor) -> Tensor:
-        """For each row, whether it is inside."""
-        ...
+    def contains(self, points: Tensor) -> Tensor: ...
 
-    def confine(self, points: Tensor) -> Tensor:
-        """The rows, brought back inside."""
-        ...
+    def confine(self, points: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -205,8 +197,7 @@ def langevin(
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points = start.clone()
     every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
-    moves = _metropolis if metropolis else _unadjusted
-    advance = moves(target, support, points, step, generator, every)
+    advance = (_metropolis if metropolis else _unadjusted)(target, support, points, step, generator, every)
     if not metropolis and points.device.type == "cuda":
         advance = _replay(advance, points, generator)
     records: list[NDArray[np.float64]] = []
@@ -220,7 +211,7 @@ def langevin(
         if not np.isfinite(records[-1]).all():
             raise DataError(
                 f"after {done} steps a chain is no longer finite",
-                "the step must be small beside the curvature of the density",
+                "the step must be small against the curvature of the density",
                 f"Use a step well below {step:g}, or a support.",
             )
         progress("Langevin steps", done, budget.fitting(done, n_steps))

@@ -200,21 +200,18 @@ class Origin:
 
 
 def origin_of(weights: Tensor, record: TrainingRecord, surrogate: Rows) -> Origin:
-    """The origin of an estimate made of these."""
-    rows = [surrogate.features, surrogate.labels]
-    if surrogate.weights is not None:
-        rows.append(surrogate.weights)
-    return Origin(_digest(weights), _digest(*rows), record.encoder, record.max_norm, record.bias)
+    """The origin of an estimate made of these; digests are SHA-256 over dtype, shape and bytes of each tensor."""
 
+    def digest_of(*tensors: Tensor) -> str:
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            plain = tensor.detach().cpu().contiguous()
+            digest.update(f"{plain.dtype} {list(plain.shape)}\n".encode())
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
-def _digest(*tensors: Tensor) -> str:
-    """SHA-256 over dtype, shape and bytes of each."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        plain = tensor.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype} {list(plain.shape)}\n".encode())
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    rows = [each for each in (surrogate.features, surrogate.labels, surrogate.weights) if each is not None]
+    return Origin(digest_of(weights), digest_of(*rows), record.encoder, record.max_norm, record.bias)
 
 
 @dataclass(frozen=True)
@@ -296,7 +293,7 @@ class SourceEstimate:
         """
         origin = origin_of(weights, record, surrogate)
         for name in ("weights", "encoder", "max_norm", "bias"):
-            made_of, at_hand = getattr(self.origin, name), getattr(origin, name)
+            made_of, at_hand = (getattr(each, name) for each in (self.origin, origin))
             if made_of != at_hand:
                 raise ModelError(
                     f"the estimate was made of another model ({name} {_short(made_of)})",
@@ -331,11 +328,8 @@ class SourceEstimate:
 
     def evidence(self) -> dict[str, Any]:
         """For the certificate: how the number came about, in JSON's terms (null for infinite)."""
-        wanted = {
-            name: value
-            for name, value in asdict(self.wanted).items()
-            if name not in ("mean", "covariance", "sampling", "matched", "box")
-        }
+        omitted = ("mean", "covariance", "sampling", "matched", "box")
+        wanted = {name: value for name, value in asdict(self.wanted).items() if name not in omitted}
         stated: dict[str, Any] = wanted | {
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
@@ -347,12 +341,11 @@ class SourceEstimate:
                 "marginal_lower": asdict(self.kl.marginal) | {"saturated": self.kl.marginal.saturated},
                 "kl": {"raw": self.kl.raw, "standard_error": self.kl.standard_error, "upper": self.kl.upper},
             }
-        finite: dict[str, Any] = _null_for_infinite(stated)
-        return finite
+        return dict(_null_for_infinite(stated))
 
 
 def _short(value: Any) -> str:
-    return f"{value[:16]}..." if isinstance(value, str) else "none" if value is None else str(value)
+    return f"{value[:16]}..." if isinstance(value, str) else str(value).lower()
 
 
 def _null_for_infinite(value: Any) -> Any:
@@ -394,25 +387,12 @@ def require_converged(sampled: SampledSource) -> None:
 
 
 def marginal_divergence(
-    surrogate: Rows,
-    source_features: Tensor,
-    wanted: Estimation,
-    *,
-    budget: Budget = NO_LIMIT,
-    folds: list[float] | None = None,
-    progress: Progress = silent,
+    surrogate: Rows, source_features: Tensor, wanted: Estimation, **options: Any
 ) -> DonskerVaradhanLower:
     """KL of the surrogate's features relative to the source's, from samples of the latter (or real ones)."""
-    return donsker_varadhan(
-        surrogate.features[:, : source_features.shape[1]],
-        source_features,
-        weights=surrogate.weights,
-        epochs=wanted.epochs,
-        seed=wanted.seed,
-        budget=budget,
-        folds=folds,
-        progress=progress,
-    )
+    features = surrogate.features[:, : source_features.shape[1]]
+    settings: dict[str, Any] = {"weights": surrogate.weights, "epochs": wanted.epochs, "seed": wanted.seed}
+    return donsker_varadhan(features, source_features, **settings, **options)
 
 
 def sample_source(
@@ -425,87 +405,65 @@ def sample_source(
     progress: Progress = silent,
 ) -> SampledSource:
     """Langevin samples on the support that was asked for; rows longer than max_norm are scaled to it, as everywhere."""
-    width = weights.shape[1] - int(record.bias)
+    width, longest = weights.shape[1] - int(record.bias), record.max_norm
     if wanted.chains * width * 64 > memory_limit():
         raise OptionError(
             f"{wanted.chains:,} chains of {width:,} features",
             "they must fit into memory",
             "Use fewer --chains (chains=).",
         )
-    start = _start(weights, record, surrogate, wanted)
+    dtype = torch.float64 if wanted.metropolis else torch.float32
+    generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
+    kind: dict[str, Any] = {"dtype": dtype, "device": weights.device, "generator": generator}
+    energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
+    target: Target = energy
+    support: Support | None = None
+    shape = (wanted.chains, width)
+    if wanted.support == "gaussian":
+        mean, root, origin = _reference(surrogate, width, wanted, dtype)
+        target, start, variance = Whitened(energy, mean, root), torch.randn(shape, **kind), 1.0
+        words = f"Gaussian reference with {origin}; steps in its whitened coordinates"
+    elif wanted.support == "box":
+        half = longest if wanted.box is None else wanted.box
+        support, start, variance = BoxSupport(-half, half), (torch.rand(shape, **kind) * 2 - 1) * half, half**2 / 3.0
+        words = f"box from {-half:g} to {half:g} in every feature, by reflection"
+    else:
+        projected = wanted.support == "projected-ball"
+        support, variance = BallSupport(longest, project=projected), longest**2 / (width + 2)
+        start = torch.randn(shape, **kind)
+        lengths = torch.rand((wanted.chains, 1), **kind) ** (1 / width)
+        start = start / start.norm(dim=1, keepdim=True) * lengths * longest
+        words = f"ball of radius {longest:g}, by {'projection' if projected else 'reflection'}"
     # Metropolis' rule rejects what leaves the support, and in a ball or box of many dimensions nearly all the volume
     # lies at the edge: there the step shrinks with the dimension
-    edge = wanted.metropolis and wanted.support != "gaussian"
-    usual = start.variance * (min(PAPER_STEP, 1.0 / width) if edge else PAPER_STEP)
-    step = usual if wanted.step_size is None else wanted.step_size
-    if step > start.variance:
+    usual = min(PAPER_STEP, 1.0 / width) if wanted.metropolis and support is not None else PAPER_STEP
+    step = variance * usual if wanted.step_size is None else wanted.step_size
+    if step > variance:
         raise OptionError(
             f"step size {step:g}",
-            f"on this support a feature has the variance {start.variance:.3g}; steps above it jump about at random",
-            f"Use {PAPER_STEP * start.variance:.3g}, or leave --step-size (step_size) out.",
+            f"on this support a feature has the variance {variance:.3g}; steps above it jump about at random",
+            f"Use {PAPER_STEP * variance:.3g}, or leave --step-size (step_size) out.",
         )
-    drawn = langevin(
-        start.target,
-        start.points,
-        n_steps=wanted.steps,
-        step=step,
-        support=start.support,
-        metropolis=wanted.metropolis,
-        seed=wanted.seed + 1,
-        budget=budget,
-        progress=progress,
-    )
+    settings: dict[str, Any] = {"n_steps": wanted.steps, "step": step, "metropolis": wanted.metropolis}
+    settings |= {"seed": wanted.seed + 1, "budget": budget, "progress": progress}
+    drawn = langevin(target, start, support=support, **settings)
     if drawn.diagnostics.acceptance < LEAST_ACCEPTANCE:
         raise DataError(
             f"Metropolis' rule accepted {100 * drawn.diagnostics.acceptance:.1f} % of the steps",
             f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
             f"Use a --step-size (step_size=) well below {step:.3g}.",
         )
-    points = start.target.features(drawn.points) if isinstance(start.target, Whitened) else drawn.points
+    points = target.features(drawn.points) if isinstance(target, Whitened) else drawn.points
     rows = bound_rows(
         points,
         torch.zeros(len(points), dtype=torch.int64),
-        max_norm=record.max_norm,
+        max_norm=longest,
         bias=record.bias,
         dtype=torch.float64,
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(rows, width, drawn.diagnostics, start.words, step, drawn.steps)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What chains sample and where they start; `variance` is the support's for one feature, `words` describe it."""
-
-    target: Target
-    support: Support | None
-    points: Tensor
-    variance: float
-    words: str
-
-
-def _start(weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation) -> _Start:
-    width, longest = weights.shape[1] - int(record.bias), record.max_norm
-    kind: dict[str, Any] = {"dtype": torch.float64 if wanted.metropolis else torch.float32, "device": weights.device}
-    kind["generator"] = torch.Generator(device=weights.device).manual_seed(wanted.seed)
-    dtype, shape = kind["dtype"], (wanted.chains, width)
-    energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
-    if wanted.support == "gaussian":
-        mean, root, origin = _reference(surrogate, width, wanted, dtype)
-        words = f"Gaussian reference with {origin}; steps in its whitened coordinates"
-        return _Start(Whitened(energy, mean, root), None, torch.randn(shape, **kind), 1.0, words)
-    if wanted.support == "box":
-        half = longest if wanted.box is None else wanted.box
-        words = f"box from {-half:g} to {half:g} in every feature, by reflection"
-        points = (torch.rand(shape, **kind) * 2 - 1) * half
-        return _Start(energy, BoxSupport(-half, half), points, half**2 / 3.0, words)
-    projected = wanted.support == "projected-ball"
-    points = torch.randn(shape, **kind)
-    lengths = torch.rand((wanted.chains, 1), **kind) ** (1 / width)
-    points = points / points.norm(dim=1, keepdim=True) * lengths * longest
-    words = f"ball of radius {longest:g}, by {'projection' if projected else 'reflection'}"
-    return _Start(energy, BallSupport(longest, project=projected), points, longest**2 / (width + 2), words)
+    return SampledSource(rows, width, drawn.diagnostics, words, step, drawn.steps)
 
 
 def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dtype) -> tuple[Tensor, Tensor, str]:
@@ -523,9 +481,8 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
         origin = "the moments given"
     else:
         features = surrogate.features[:, :width].double()
-        each = torch.ones(len(surrogate), dtype=torch.float64, device=device)
-        if surrogate.weights is not None:
-            each = surrogate.weights
+        equal = torch.ones(len(surrogate), dtype=torch.float64, device=device)
+        each = equal if surrogate.weights is None else surrogate.weights
         # centred at a row first, so that a feature that does not vary has exactly its value as mean and no variance
         away = features - features[0]
         shift = (each[:, None] * away).mean(dim=0)
@@ -574,11 +531,7 @@ def read_estimate(path: str | Path) -> SourceEstimate:
     location = readable(Path(path))
     try:
         arrays = read_npz(location, ("samples", "facts"), optional=ARRAYS)
-        facts = _read_facts(arrays.pop("facts"))
-        for name, array in arrays.items():
-            finite = array.dtype == np.float64 and bool(np.isfinite(array).all())
-            _require(finite, f"{name} of dtype {array.dtype}, or not finite, for finite float64")
-        return _estimate(facts, arrays)
+        return _estimate(arrays.pop("facts"), arrays)
     except OptionError as error:
         raise FileError(f"{location}: {error.found}", error.required, REMEDY) from error
     except ExpungeError:
@@ -587,29 +540,11 @@ def read_estimate(path: str | Path) -> SourceEstimate:
         raise damage_error(location, error) from error
 
 
-def _require(holds: bool, said: str) -> None:
-    if not holds:
-        raise OptionError(said, "an estimate as it was written is needed", REMEDY)
-
-
-def _read_facts(array: Array) -> dict[str, Any]:
-    plain = array.shape == () and array.dtype.kind == "U" and array.dtype.itemsize <= 4 * LONGEST
-    _require(plain, f"facts of shape {array.shape} and dtype {array.dtype}")
-    try:
-        facts = read_json(array.item())
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"facts that are not JSON ({error})", "they must be", REMEDY) from error
-    named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
-    known = isinstance(facts, dict) and named == SCHEMA and set(facts) == FACTS
-    _require(known, f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}")
-    return dict(facts)
-
-
 def _read(kind: type[Value], content: Any, name: str) -> Value:
     """A dataclass from its JSON object; null stands for infinite where a number must be."""
     types = get_type_hints(kind)
     whole = isinstance(content, dict) and set(content) == set(types) - set(ARRAYS)
-    _require(whole, f"{name} with keys too many or too few")
+    _check((whole, f"{name} with keys too many or too few"))
     infinite = {key: math.inf for key, value in content.items() if value is None and types[key] is float}
     try:
         return replace(read_as(kind, content | dict.fromkeys(infinite, 0.0)), **infinite)  # type: ignore[type-var]
@@ -617,46 +552,61 @@ def _read(kind: type[Value], content: Any, name: str) -> Value:
         raise OptionError(f"{name}: {error}"[:200], "an estimate as it was written is needed", REMEDY) from error
 
 
-def _estimate(facts: dict[str, Any], arrays: dict[str, Array]) -> SourceEstimate:
+def _estimate(text: Array, arrays: dict[str, Array]) -> SourceEstimate:
+    """The estimate that a file's facts and arrays say, every number within its range."""
+    plain = text.shape == () and text.dtype.kind == "U" and text.dtype.itemsize <= 4 * LONGEST
+    _check((plain, f"facts of shape {text.shape} and dtype {text.dtype}"))
+    try:
+        facts = read_json(text.item())
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"facts that are not JSON ({error})", "they must be", REMEDY) from error
+    named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
+    known = isinstance(facts, dict) and named == SCHEMA and set(facts) == FACTS
+    _check((known, f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}"))
+    for name, array in arrays.items():
+        finite = array.dtype == np.float64 and bool(np.isfinite(array).all())
+        _check((finite, f"{name} of dtype {array.dtype}, or not finite, for finite float64"))
     origin = _read(Origin, facts["origin"], "origin")
-    digests = (origin.weights, origin.surrogate, *(() if origin.encoder is None else (origin.encoder,)))
-    _require(all(map(is_digest, digests)), "an origin whose digests are none")
-    _require(0.0 < origin.max_norm < math.inf, f"max_norm {origin.max_norm}")
+    digests = [each for each in (origin.weights, origin.surrogate, origin.encoder) if each is not None]
+    _check(
+        (all(map(is_digest, digests)), "an origin whose digests are none"),
+        (0.0 < origin.max_norm < math.inf, f"max_norm {origin.max_norm}"),
+    )
     wanted = _read(Estimation, facts["settings"], "settings")
     wanted = replace(wanted, mean=arrays.get("mean"), covariance=arrays.get("covariance"))
     kl = None
     if facts["conditional"] is not None or facts["marginal"] is not None:
-        kl = KullbackLeiblerEstimate(
-            _read(ConditionalDivergence, facts["conditional"], "conditional"),
-            _read(DonskerVaradhanLower, facts["marginal"], "marginal"),
-        )
-        part, own = kl.conditional, kl.marginal
-        _require(part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds, "a conditional part")
-        _require(
-            min(own.epochs, own.n_nu, own.n_rho) >= 1
-            and min(own.best_epoch, own.left_out) >= 0
-            and own.standard_error >= 0.0
-            and 0.0 <= own.ceiling < math.inf
-            and own.value == min(max(0.0, own.raw), own.ceiling),
-            f"a marginal part of value {own.value}, raw {own.raw}, ceiling {own.ceiling}",
-        )
-    return SourceEstimate(wanted, _sampled(facts, arrays["samples"], wanted, origin), kl, origin)
-
-
-def _sampled(facts: dict[str, Any], samples: Array, wanted: Estimation, origin: Origin) -> SampledSource:
-    words, step, scaled = facts["support"], facts["step_size"], facts["scaled"]
-    _require(type(words) is str and 0 < len(words) <= 200 and words.isprintable(), "a support in no words")
-    _require(type(step) is float and 0.0 < step < math.inf, f"step size {step!r}")
-    _require(type(scaled) is int and 0 <= scaled <= wanted.chains, f"{scaled!r} rows scaled")
-    fits = samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0
-    _require(fits, f"samples of shape {samples.shape} for {wanted.chains} chains")
+        part = _read(ConditionalDivergence, facts["conditional"], "conditional")
+        own = _read(DonskerVaradhanLower, facts["marginal"], "marginal")
+        kl = KullbackLeiblerEstimate(part, own)
+        counts = min(own.epochs, own.n_nu, own.n_rho) >= 1 and min(own.best_epoch, own.left_out) >= 0
+        value = own.standard_error >= 0.0 and own.value == min(max(0.0, own.raw), own.ceiling)
+        found = f"a marginal part of value {own.value}, raw {own.raw}, ceiling {own.ceiling}"
+        folds = part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds
+        _check((folds, "a conditional part"), (counts and value and 0.0 <= own.ceiling < math.inf, found))
+    samples, words, step, scaled = arrays["samples"], facts["support"], facts["step_size"], facts["scaled"]
     diagnostics = _read(Diagnostics, facts["diagnostics"], "diagnostics")
-    _require(0.0 <= diagnostics.acceptance <= 1.0, f"acceptance {diagnostics.acceptance}")
-    _require(diagnostics.r_hat > 0.0 and diagnostics.effective_samples > 0.0, "diagnostics below 0")
+    fits = samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0
+    _check(
+        (type(words) is str and 0 < len(words) <= 200 and words.isprintable(), "a support in no words"),
+        (type(step) is float and 0.0 < step < math.inf, f"step size {step!r}"),
+        (type(scaled) is int and 0 <= scaled <= wanted.chains, f"{scaled!r} rows scaled"),
+        (fits, f"samples of shape {samples.shape} for {wanted.chains} chains"),
+        (0.0 <= diagnostics.acceptance <= 1.0, f"acceptance {diagnostics.acceptance}"),
+        (diagnostics.r_hat > 0.0 and diagnostics.effective_samples > 0.0, "diagnostics below 0"),
+    )
     features = torch.from_numpy(np.ascontiguousarray(samples))
     longest = float(row_norms(features).max())
-    _require(longest <= origin.max_norm * (1.0 + 1e-12), f"a sample of norm {longest}, above {origin.max_norm}")
+    _check((longest <= origin.max_norm * (1.0 + 1e-12), f"a sample of norm {longest}, above {origin.max_norm}"))
     if origin.bias:
         features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
     rows = Rows(features, torch.zeros(len(features), dtype=torch.int64), n_scaled=scaled)
-    return SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
+    sampled = SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
+    return SourceEstimate(wanted, sampled, kl, origin)
+
+
+def _check(*rules: tuple[bool, str]) -> None:
+    """Each rule: what must hold, and what was found where it does not."""
+    for holds, found in rules:
+        if not holds:
+            raise OptionError(found, "an estimate as it was written is needed", REMEDY)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import OptionError
-from expunge.report.page import LONGEST_NAME, checked_name, decision, percent, reading, run_page
+from expunge.report.page import LONGEST_NAME, checked_names, decision, percent, reading, run_page
 
 
 def content(status: str, *, gone: int = 3, generator: str = "operating system") -> dict[str, Any]:
@@ -81,11 +81,13 @@ def test_a_promise_is_never_rounded_down(share: float) -> None:
 
 
 def test_names_are_one_line() -> None:
-    assert checked_name(None, "--organisation") is None
-    assert checked_name(" Müller & Söhne ", "--organisation") == "Müller & Söhne"
+    names = {"organisation": "Müller & Söhne", "model_name": None}
+    assert checked_names(" Müller & Söhne ", None) == names
     for odd in ("", "  ", "a\nb", "a\x00b", "\u202eabc", "x" * (LONGEST_NAME + 1)):
         with pytest.raises(OptionError, match="--organisation"):
-            checked_name(odd, "--organisation")
+            checked_names(odd, None)
+        with pytest.raises(OptionError, match="--model-name"):
+            checked_names(None, odd)
 
 
 @pytest.mark.parametrize(("epsilon", "said"), [(1.0, False), (5.0, True)])

@@ -27,13 +27,12 @@ from expunge.report.figures import (
     DOTS,
     SHOWN,
     WIDTH,
-    _components,
-    _project,
     audit_figure,
     frontier,
     methods_figure,
     new_figure,
     parts_figure,
+    places_along,
     png,
     principal_components,
 )
@@ -138,19 +137,21 @@ def rows(count: int, width: int, seed: int) -> Rows:
 
 def test_places_are_those_of_scikit_learn_up_to_sign() -> None:
     given = rows(300, 5, 0)
-    centre, axes = _components(given, 4)
-    found = _project(given, 4, centre, axes)
+    found = places_along(given, 4)(given)
     expected = PCA(2).fit_transform(given.features[:, :4].numpy())
     np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-8, atol=1e-10)
 
 
 def test_of_many_rows_some_are_shown_evenly_and_the_bias_column_is_not() -> None:
     given = rows(3 * SHOWN, 3, 1)
-    centre, axes = _components(given, 2)
-    found = _project(given, 2, centre, axes)
+    places = places_along(given, 2)
+    found = places(given)
     assert found.shape == (SHOWN, 2)
-    whole = ((given.features[:, :2] - centre) @ axes).numpy()
-    assert np.array_equal(found[[0, -1]], whole[[0, -1]])
+    for shown, row in ((0, 0), (-1, len(given) - 1)):
+        alone = places(Rows(given.features[[row]], given.labels[[row]]))[0]
+        np.testing.assert_allclose(found[shown], alone, rtol=1e-12, atol=1e-14)
+    other_bias = Rows(given.features * torch.tensor([1.0, 1.0, 7.0]), given.labels)
+    assert np.array_equal(places(other_bias), found)
 
 
 def test_a_picture_with_or_without_a_reference_and_of_one_feature_too() -> None:

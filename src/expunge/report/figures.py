@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from expunge.estimate.comparison import Comparison
     from expunge.estimate.groups import GroupDistances
     from expunge.evaluate.audit import Audit
@@ -43,49 +41,35 @@ def png(figure: Any) -> bytes:
 
 
 STYLES = ("-", "--", "-.", ":")
+# dark enough for 3:1 against white, and told apart without colour by line styles, labels and order
 COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
 
 
 def frontier(outlooks: Sequence[Mapping[str, Any]], accuracy_before: float | None) -> bytes:
-    """Noise and predicted accuracy against epsilon, one line a distance.
-
-    Hollow marks are what `unlearn` would refuse.
-    """
+    """Noise and predicted accuracy against epsilon, one line a distance; hollow marks are what `unlearn` refuses."""
     accurate = any(outlook["accuracy"] is not None for outlook in outlooks)
     figure, axes = new_figure(2 if accurate else 1, 4.2, width=10.0 if accurate else 5.5)
-    distances = list(dict.fromkeys(outlook["distance"] for outlook in outlooks))
-    for index, distance in enumerate(distances):
+    for index, distance in enumerate(dict.fromkeys(outlook["distance"] for outlook in outlooks)):
         mine = sorted((o for o in outlooks if o["distance"] == distance), key=lambda o: float(o["epsilon"]))
+        colour = COLOURS[index % len(COLOURS)]
         for axis, name in zip(axes, ("sigma", "accuracy"), strict=False):
             points = [o for o in mine if o[name] is not None and math.isfinite(o[name])]
             x, y = [o["epsilon"] for o in points], [o[name] for o in points]
-            colour = COLOURS[index % len(COLOURS)]
+            faces = ["white" if o["refused"] else colour for o in points]
             axis.plot(x, y, STYLES[index % len(STYLES)], color=colour, label=distance)
-            for hollow in (False, True):
-                chosen = [(o["epsilon"], o[name]) for o in points if bool(o["refused"]) == hollow]
-                axis.scatter(
-                    [a for a, _ in chosen],
-                    [b for _, b in chosen],
-                    color=colour,
-                    facecolors="white" if hollow else colour,
-                    zorder=3,
-                )
-    axes[0].set(
-        xscale="log", yscale="log", xlabel="epsilon (smaller protects more)", ylabel="noise: sigma of each weight"
-    )
+            axis.scatter(x, y, edgecolors=colour, facecolors=faces, zorder=3)
+    across: dict[str, Any] = {"xscale": "log", "xlabel": "epsilon (smaller protects more)"}
+    axes[0].set(yscale="log", ylabel="noise: sigma of each weight", **across)
     if any(outlook["refused"] for outlook in outlooks):
         label = "hollow: unlearn would refuse, the noise swamps the weights"
         axes[0].scatter([], [], color="#4a4a4a", facecolors="white", label=label)
     axes[0].legend(title="declared distance", frameon=False, fontsize="small")
     if accurate:
-        axes[1].set(
-            xscale="log", xlabel="epsilon (smaller protects more)", ylabel="predicted accuracy (on the surrogate)"
-        )
+        axes[1].set(ylabel="predicted accuracy (on the surrogate)", **across)
         if accuracy_before is not None:
             axes[1].axhline(accuracy_before, color="#4a4a4a", linewidth=1)
-            axes[1].annotate(
-                "before", (axes[1].get_xlim()[0], accuracy_before), xytext=(4, 4), textcoords="offset points"
-            )
+            start = (axes[1].get_xlim()[0], accuracy_before)
+            axes[1].annotate("before", start, xytext=(4, 4), textcoords="offset points")
     for axis in axes:
         axis.grid(alpha=0.3)
     return png(figure)
@@ -170,44 +154,40 @@ def audit_figure(audits: Mapping[str, Audit]) -> bytes:
 SHOWN = 2000  # points of a set that a scatter plot shows
 
 
-def principal_components(comparison: Comparison) -> bytes:
-    """Sampled features against the surrogate's, along the surrogate's first two principal components."""
-    width = comparison.sampled.n_features
-    centre, axes = _components(comparison.surrogate, width)
-    sets = [
-        ("surrogate", comparison.surrogate, "#888888"),
-        ("sampled from the model", comparison.sampled.rows, "#c03028"),
-    ]
-    if comparison.reference is not None:
-        sets.append(("reference (real source rows)", comparison.reference, "#2060b0"))
-    figure, (panel,) = new_figure(1, 5.0, width=6.5)
-    for name, rows, colour in sets:
-        places = _project(rows, width, centre, axes)
-        panel.scatter(
-            places[:, 0], places[:, 1], s=6, alpha=0.5, linewidths=0, color=colour, label=f"{name} ({len(rows):,})"
-        )
-    panel.set_xlabel("first principal component of the surrogate")
-    panel.set_ylabel("second")
-    panel.set_title("Features the model implies, against the surrogate's", fontsize=11)
-    panel.legend(frameon=False, fontsize=9)
-    return png(figure)
-
-
-def _components(rows: Rows, width: int) -> tuple[Tensor, Tensor]:
+def places_along(surrogate: Rows, width: int) -> Callable[[Rows], Any]:
+    """Where rows lie along the surrogate's first two principal components; of many rows some, evenly."""
     import torch
 
-    features = rows.features[:, :width].double()
+    features = surrogate.features[:, :width].double()
     centre = features.mean(dim=0)
     _, vectors = torch.linalg.eigh((features - centre).T @ (features - centre))
     axes = vectors[:, [-1, max(-2, -width)]]
-    return centre, axes * torch.sign(axes.sum(dim=0, keepdim=True) + 1e-300)
+    axes = axes * torch.sign(axes.sum(dim=0, keepdim=True) + 1e-300)
+
+    def places(rows: Rows) -> Any:
+        shown = torch.linspace(0, len(rows) - 1, min(len(rows), SHOWN)).long()
+        return ((rows.features[shown][:, :width].double() - centre) @ axes).cpu().numpy()
+
+    return places
 
 
-def _project(rows: Rows, width: int, centre: Tensor, axes: Tensor) -> Any:
-    import torch
-
-    shown = torch.linspace(0, len(rows) - 1, min(len(rows), SHOWN)).long()
-    return ((rows.features[shown][:, :width].double() - centre) @ axes).cpu().numpy()
+def principal_components(comparison: Comparison) -> bytes:
+    """Sampled features against the surrogate's, along the surrogate's first two principal components."""
+    places = places_along(comparison.surrogate, comparison.sampled.n_features)
+    sets = {
+        "surrogate": (comparison.surrogate, "#888888"),
+        "sampled from the model": (comparison.sampled.rows, "#c03028"),
+        "reference (real source rows)": (comparison.reference, "#2060b0"),
+    }
+    figure, (panel,) = new_figure(1, 5.0, width=6.5)
+    for name, (rows, colour) in sets.items():
+        if rows is not None:
+            x, y = places(rows).T
+            panel.scatter(x, y, s=6, alpha=0.5, linewidths=0, color=colour, label=f"{name} ({len(rows):,})")
+    panel.set(xlabel="first principal component of the surrogate", ylabel="second")
+    panel.set_title("Features the model implies, against the surrogate's", fontsize=11)
+    panel.legend(frameon=False, fontsize=9)
+    return png(figure)
 
 
 # How far the parts of a set are from one another, as a figure.
@@ -219,28 +199,19 @@ def parts_figure(parts: GroupDistances, by: str) -> bytes:
 
     lines = [*parts.against_rest, *parts.pairs]
     figure, (panel,) = new_figure(1, 1.4 + 0.32 * len(lines), width=7.5)
-    names = []
     for place, line in enumerate(lines):
         colour = "#1b5e8c" if place < len(parts.against_rest) else "#8a8a8a"
-        names.append(f"{line.part} against {line.other}")
         if line.chi2 is None or line.lower is None or line.upper is None:
-            panel.annotate(
-                "tells nothing", (0.0, place), fontsize=9, va="center", xytext=(4, 0), textcoords="offset points"
-            )
+            near: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            panel.annotate("tells nothing", (0.0, place), fontsize=9, **near)
             continue
         panel.plot([line.lower, line.upper], [place, place], color=colour, linewidth=2)
         panel.scatter([line.chi2], [place], color=colour, zorder=3)
     if parts.plausible is not None:
-        panel.axvline(parts.plausible[0], color="#b4480f", linestyle="--", linewidth=1)
-        panel.annotate(
-            "declare no less",
-            (parts.plausible[0], -0.7),
-            fontsize=9,
-            color="#b4480f",
-            xytext=(3, 0),
-            textcoords="offset points",
-        )
-    panel.set_yticks(range(len(lines)), names)
+        least, said = parts.plausible[0], {"fontsize": 9, "color": "#b4480f", "textcoords": "offset points"}
+        panel.axvline(least, color="#b4480f", linestyle="--", linewidth=1)
+        panel.annotate("declare no less", (least, -0.7), xytext=(3, 0), **said)
+    panel.set_yticks(range(len(lines)), [f"{line.part} against {line.other}" for line in lines])
     panel.set_ylim(len(lines) - 0.4, -1.0)
     panel.set_xlim(left=0.0)
     panel.set(xlabel=f"chi-square as a classifier sees it, {100 * CONFIDENCE:g} % intervals", title=f"Parts by {by}")

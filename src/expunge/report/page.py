@@ -22,6 +22,7 @@ from expunge.certificate.verify import verdict_sentence
 from expunge.certificate.wording import next_to_nothing, outside
 from expunge.distance import kind_named
 from expunge.errors import FileError, OptionError
+from expunge.report.figures import COLOURS
 from expunge.runtime.values import up
 
 STATUS = {
@@ -138,36 +139,29 @@ WEAK = 0.9  # of the time somebody may be right: beyond it a page says that this
 
 
 def decision(content: Mapping[str, Any], *, public: bool) -> str:
-    """One sentence on what was decided, and what it is not of. A public one is the same whoever left."""
-    beyond = outside(content.get("model", {}).get("preparation"))
-    return _decided(content, public=public) + (f" This is of the weights: {beyond}" if beyond else "")
-
-
-def _decided(content: Mapping[str, Any], *, public: bool) -> str:
+    """One sentence on what was decided, and what it is not of. A public one is alike whoever left."""
     if public:
         who, verb, them = "Rows", "were", "them"
     else:
         gone, of = int(content["sizes"]["n_forget"]), int(content["sizes"]["n_source"])
         who, verb, them = f"{gone:,} of {of:,} rows", "was" if gone == 1 else "were", "it" if gone == 1 else "them"
     status_words(content["status"])  # an unknown one raises
-    if content["noise"]["generator"] == INSECURE:
-        return f"{who} {verb} taken out of the model for a test only: its noise is not secret, and it protects nobody."
     right, little = reading(content["epsilon"], content["delta"]), next_to_nothing(content["epsilon"])
     alike = (
         f"whoever tries to tell the published model from one that was retrained without {them} is right at most "
-        f"{right} of the time, where guessing is right 50 %"
+        f"{right} of the time, where guessing is right 50 % "
+        f"(epsilon {up(content['epsilon'])}, delta {up(content['delta'])})"
     )
-    numbers = f"(epsilon {up(content['epsilon'])}, delta {up(content['delta'])})"
-    if content["status"] == "proven":
-        said = f"{who} {verb} taken out of the model, and it is proven that {alike} {numbers}."
-    elif content["status"] == "conditional":
-        said = f"{who} {verb} taken out of the model, and if what is assumed is true, {alike} {numbers}."
-    else:
-        said = (
-            f"{who} {verb} taken out of the model, but that {alike} {numbers} rests on an estimate that nobody can "
-            "vouch for: this is no guarantee."
-        )
-    return f"{little} {said}".strip()
+    said = {
+        "proven": f", and it is proven that {alike}.",
+        "conditional": f", and if what is assumed is true, {alike}.",
+        "estimated": f", but that {alike} rests on an estimate that nobody can vouch for: this is no guarantee.",
+    }[content["status"]]
+    if content["noise"]["generator"] == INSECURE:
+        little, said = "", " for a test only: its noise is not secret, and it protects nobody."
+    beyond = outside(content.get("model", {}).get("preparation"))
+    text = f"{little} {who} {verb} taken out of the model{said}".strip()
+    return text + (f" This is of the weights: {beyond}" if beyond else "")
 
 
 def percent(share: float) -> str:
@@ -208,32 +202,21 @@ def is_weak(epsilon: float, delta: float) -> bool:
     return right_at_most(epsilon, min(delta, 1.0)) > WEAK
 
 
-def checked_name(name: str | None, option: str) -> str | None:
-    """A name for a page, as it was given: one line that can be read."""
-    if name is None:
-        return None
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise OptionError(
-            f"{option} {name[:LONGEST_NAME]!r}",
-            f"one line of at most {LONGEST_NAME} printable characters is needed",
-            f"Give a name, or leave {option} out.",
-        )
-    return name.strip()
-
-
 def checked_names(organisation: str | None, model_name: str | None) -> dict[str, Any]:
-    """Both names that a page can show, by the names of its parameters."""
-    return {
-        "organisation": checked_name(organisation, "--organisation"),
-        "model_name": checked_name(model_name, "--model-name"),
-    }
+    """Both names that a page can show, as they were given: one line each that can be read."""
+    for option, name in (("--organisation", organisation), ("--model-name", model_name)):
+        if name is not None and (not name.strip() or len(name) > LONGEST_NAME or not name.isprintable()):
+            raise OptionError(
+                f"{option} {name[:LONGEST_NAME]!r}",
+                f"one line of at most {LONGEST_NAME} printable characters is needed",
+                f"Give a name, or leave {option} out.",
+            )
+    return {"organisation": organisation and organisation.strip(), "model_name": model_name and model_name.strip()}
 
 
 # The geometry of the page's two figures; the templates draw them as inline SVG.
 
 
-# dark enough for 3:1 against white, and told apart without colour by their hatching in the legend's order and labels
-COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
 POINTS = 60
 SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
 
@@ -308,7 +291,7 @@ def _moment(value: str) -> str:
 
 
 def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | None, model_name: str | None) -> Json:
-    """What both pages of a deletion say in the same"""
+    """What both pages of a deletion say alike."""
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
         "kept": kept,

@@ -24,7 +24,7 @@ import expunge
 PACKAGE = str(Path(expunge.__file__).parent)
 CALLS = ("open", "fsync", "rename", "replace", "link", "unlink", "mkdir", "rmdir")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EXDEV)
-NOT_OURS = ("console.py", "launched.py")  # what is done to standard output when it is lost
+NOT_OURS = ("console.py",)  # what is done to standard output when it is lost
 
 Place = tuple[str, tuple[str, ...]]
 

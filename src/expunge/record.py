@@ -579,7 +579,9 @@ def require_record(
         ),
         f"{width} weight columns, {features} features named": features != width,
         f"the record says bias {record.bias}, the tensors do not": record.bias != bias,
-        "the weights are not those the record was made for": record.weights_sha256 != weights_sha256,
+        "the weights are not those the record was made for: their digests differ": (
+            record.weights_sha256 != weights_sha256
+        ),
     }
     remedy = "Record and weights do not belong together; use the file as it was written."
     for found, is_wrong in wrong.items():

@@ -58,8 +58,9 @@ def changed(array: np.ndarray, index: Any, value: Any) -> np.ndarray:
     return copy
 
 
-def features(value: float) -> Callable[[Any], np.ndarray]:
-    return lambda b: changed(b.X[:2], (1, 2), value)
+def rows(change: Callable[[np.ndarray], Any], count: int = 2) -> Callable[[Any], list[str]]:
+    """Good rows to forget, their features changed."""
+    return lambda b: b.unlearn(forget=b.npz(change(b.X[:count]), b.y[:count]))
 
 
 def labels(*values: Any, dtype: Any = None) -> Callable[[Any], list[str]]:
@@ -198,18 +199,14 @@ def pickled_model(b: Any, name: str) -> str:
     return name
 
 
-def without_forgotten(b: Any) -> list[str]:
-    """A surrogate with as many rows as the source had, but without the rows to forget."""
-    return b.unlearn("--distance", "source", surrogate=b.npz(changed(b.X, slice(0, 2), b.S[:2]), b.y))
+def as_source(make: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], list[str]]:
+    """A surrogate with as many rows as the source had, said to be the source."""
+    return lambda b: b.unlearn("--distance", "source", surrogate=b.npz(*make(b)))
 
 
-def not_the_source(b: Any) -> list[str]:
-    """As many rows as the source had, those to forget among them, but not the source."""
-    return b.unlearn(
-        "--distance",
-        "source",
-        surrogate=b.npz(np.concatenate([b.X[:2], b.S[2:120]]), np.concatenate([b.y[:2], b.t[2:120]])),
-    )
+def not_the_source(b: Any) -> tuple[Any, Any]:
+    """The rows to forget are among them, and others'."""
+    return np.concatenate([b.X[:2], b.S[2:120]]), np.concatenate([b.y[:2], b.t[2:120]])
 
 
 def link_to_nowhere(b: Any) -> list[str]:
@@ -227,30 +224,30 @@ def repeat_key(text: str, key: str = '"l2"') -> str:
 
 # fmt: off
 FEATURES = [
-    Kind("forget-nan", lambda b: b.unlearn(forget=b.npz(features(np.nan)(b), b.y[:2])),
-         ("forget", "row 1, column 2 is nan"), "finite", "repair"),
-    Kind("surrogate-nan", lambda b: b.unlearn(surrogate=b.npz(changed(b.S, (149, 0), np.nan), b.t)),
-         ("surrogate", "row 149, column 0 is nan"), "finite", "repair"),
-    Kind("source-nan", lambda b: b.train(data=b.npz(changed(b.X, (7, 1), np.nan), b.y)),
-         ("source", "row 7, column 1 is nan"), "finite", "repair"),
+    *alike("finite", "repair", kinds=[
+        ("forget-nan", rows(lambda X: changed(X, (1, 2), np.nan)), ("forget", "row 1, column 2 is nan")),
+        ("surrogate-nan", lambda b: b.unlearn(surrogate=b.npz(changed(b.S, (149, 0), np.nan), b.t)),
+         ("surrogate", "row 149, column 0 is nan")),
+        ("source-nan", lambda b: b.train(data=b.npz(changed(b.X, (7, 1), np.nan), b.y)),
+         ("source", "row 7, column 1 is nan")),
+    ]),
     *alike("rows x features", "two dimensions", kinds=[
-        ("features-scalar", lambda b: b.unlearn(forget=b.npz(1.0, b.y[:2])), "shape ()"),
-        ("features-vector", lambda b: b.unlearn(forget=b.npz(b.X[0], b.y[:1])), "shape (4,)"),
-        ("features-cube", lambda b: b.unlearn(forget=b.npz(b.X[None, :2], b.y[:2])), "shape (1, 2, 4)"),
+        ("features-scalar", rows(lambda X: 1.0), "shape ()"),
+        ("features-vector", rows(lambda X: X[0], 1), "shape (4,)"),
+        ("features-cube", rows(lambda X: X[None]), "shape (1, 2, 4)"),
     ]),
-    Kind("forget-narrow", lambda b: b.unlearn(forget=b.npz(b.X[:2, :3], b.y[:2])), ("forget", "3 features"), "takes 4",
-         "same features"),
-    Kind("surrogate-wide", lambda b: b.unlearn(surrogate=b.npz(np.hstack([b.S, b.S]), b.t)),
-         ("surrogate", "8 features"), "takes 4", "same features"),
+    *alike("takes 4", "same features", kinds=[
+        ("forget-narrow", rows(lambda X: X[:, :3]), ("forget", "3 features")),
+        ("surrogate-wide", lambda b: b.unlearn(surrogate=b.npz(np.hstack([b.S, b.S]), b.t)), ("surrogate", "8 features")),
+    ]),
     *alike("real numbers", "float64", kinds=[
-        ("features-complex", lambda b: b.unlearn(forget=b.npz(b.X[:2] + 0j, b.y[:2])), "complex128"),
-        ("features-text", lambda b: b.unlearn(forget=b.npz(b.X[:2].astype("U9"), b.y[:2])), "U9"),
-        ("features-fields", lambda b: b.unlearn(forget=b.npz(np.zeros(2, "f8,f8,f8,f8"), b.y[:2])), "f8"),
+        ("features-complex", rows(lambda X: X + 0j), "complex128"),
+        ("features-text", rows(lambda X: X.astype("U9")), "U9"),
+        ("features-fields", rows(lambda X: np.zeros(2, "f8,f8,f8,f8")), "f8"),
     ]),
-    Kind("forget-no-rows", lambda b: b.unlearn(forget=b.npz(b.X[:0], b.y[:0])), ("forget", "no rows"), "at least one",
-         "how the file was written"),
     *alike("at least one", "written", kinds=[
-        ("forget-no-columns", lambda b: b.unlearn(forget=b.npz(b.X[:2, :0], b.y[:2])), "no feature columns"),
+        ("forget-no-rows", rows(lambda X: X, 0), ("forget", "no rows")),
+        ("forget-no-columns", rows(lambda X: X[:, :0]), "no feature columns"),
         ("surrogate-no-rows", lambda b: b.unlearn(surrogate=b.npz(b.S[:0], b.t[:0])), ("surrogate", "no rows")),
         ("source-no-rows", lambda b: b.train(data=b.npz(b.X[:0], b.y[:0])), ("source", "no rows")),
     ]),
@@ -290,12 +287,11 @@ SIZES = [
          "copied, 3 times each", "probability below 1e-09", "Remove the copies"),
     Kind("distance-source-short", option("--distance", "source"), "150 rows", "the source had 120",
          "give the source itself"),
-    Kind("distance-source-without-forgotten", without_forgotten, "2 of 2 forget rows", "every forget row",
-         "another distance"),
-    Kind("distance-source-classes",
-         lambda b: b.unlearn("--distance", "source", surrogate=b.npz(b.X, changed(b.y, 9, 1))),
+    Kind("distance-source-without-forgotten", as_source(lambda b: (changed(b.X, slice(0, 2), b.S[:2]), b.y)),
+         "2 of 2 forget rows", "every forget row", "another distance"),
+    Kind("distance-source-classes", as_source(lambda b: (b.X, changed(b.y, 9, 1))),
          "class counts (39, 41, 40)", "(40, 40, 40)", "give the source itself"),
-    Kind("distance-source-others", not_the_source, re.compile("gradient has norm|class counts"), "at training",
+    Kind("distance-source-others", as_source(not_the_source), re.compile("gradient has norm|class counts"), "at training",
          re.compile("not the rows the model was trained on|give the source itself")),
 ]
 
@@ -310,9 +306,11 @@ OPTIONS = [
     Kind("train-max-norm-zero", training("--max-norm", "0"), "max_norm 0.0", "above 0", "before looking at the rows"),
     Kind("train-loss", training("--loss", "svm"), "'svm'", "training has logistic, one-vs-rest, ridge, softmax",
          "Choose"),
-    Kind("train-dtype", training("--dtype", "float16"), "dtype 'float16'", "float64, float32", "Choose"),
-    Kind("train-store", training("--store", "bfloat16"), "store 'bfloat16'", "float64, float32", "Choose"),
-    Kind("dtype", option("--dtype", "int8"), "dtype 'int8'", "float64, float32", "Choose"),
+    *alike("float64, float32", "Choose", kinds=[
+        ("train-dtype", training("--dtype", "float16"), "dtype 'float16'"),
+        ("train-store", training("--store", "bfloat16"), "store 'bfloat16'"),
+        ("dtype", option("--dtype", "int8"), "dtype 'int8'"),
+    ]),
     Kind("train-device", training("--device", "abacus"), "device 'abacus'", "torch can use", "cpu"),
     Kind("device", option("--device", "cuda:99"), "device 'cuda:99'", "torch can use", "cpu"),
     Kind("step", option("--step", "leap"), "step 'leap'", "converged, newton", "Choose"),
@@ -385,12 +383,13 @@ MODELS = [
 ]
 
 RECORDS = [
-    Kind("contradicts-n-source", option("--n-source", "119"), "n_source 119", "agree", "Leave the option out"),
-    Kind("contradicts-l2", option("--l2", "0.2"), "l2 0.2", "agree", "Leave the option out"),
-    Kind("contradicts-max-norm", option("--max-norm", "2"), "max_norm 2.0", "agree", "Leave the option out"),
-    Kind("contradicts-loss", option("--loss", "ridge"), "loss ridge", "agree", "Leave the option out"),
-    Kind("contradicts-residual", option("--training-residual", "0.5"), "training_residual 0.5", "agree",
-         "Leave the option out"),
+    *alike("agree", "Leave the option out", kinds=[
+        (f"contradicts-{name}", option(f"--{name}", value), found)
+        for name, value, found in (
+            ("n-source", "119", "n_source 119"), ("l2", "0.2", "l2 0.2"), ("max-norm", "2", "max_norm 2.0"),
+            ("loss", "ridge", "loss ridge"), ("training-residual", "0.5", "training_residual 0.5"),
+        )
+    ]),
     Kind("record-of-other-weights", lambda b: b.unlearn(model=b.model(json.dumps(b.record), weight=b.weight + 1e-9)),
          ("not those the record was made for", "digests differ"), "must agree", "as it was written"),
     Kind("record-digest-missing", record(weights_sha256=""), re.compile("sha256|digest|not those")),
@@ -552,12 +551,12 @@ TABLES = [
 ]
 
 OUTPUT = [
-    Kind("out-exists", option("--out", "result"), "result exists already", "never written over", "another name"),
-    Kind("out-is-a-file", option("--out", "forget.npz"), "forget.npz exists already", "never written over",
-         "another name"),
-    Kind("out-dangling-link", link_to_nowhere, "dangling exists already", "never written over", "another name"),
-    Kind("train-out-exists", training("--out", "model.safetensors"), "model.safetensors exists already",
-         "never written over", "another name"),
+    *alike("never written over", "another name", kinds=[
+        ("out-exists", option("--out", "result"), "result exists already"),
+        ("out-is-a-file", option("--out", "forget.npz"), "forget.npz exists already"),
+        ("out-dangling-link", link_to_nowhere, "dangling exists already"),
+        ("train-out-exists", training("--out", "model.safetensors"), "model.safetensors exists already"),
+    ]),
     Kind("out-under-a-file", option("--out", "forget.npz/new"), "forget.npz is not a folder", "written in",
          "another place"),
     Kind("out-name-too-long", option("--out", "n" * 300), "n" * 50),

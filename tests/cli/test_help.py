@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import expunge
-from command_line import COMMANDS, TOP, command_named, done, run
+from command_line import COMMANDS, TOP, command_named, done
 from expunge.cli import main
 from expunge.cli.options import OTHERS, Command
 
@@ -65,10 +65,11 @@ def test_every_command_has_a_line_of_its_own(group: str) -> None:
         assert command.short_help in done(f"{group} --help"), "cut short at 80 columns"
 
 
-@pytest.mark.parametrize("line", ["--help", "unlearn --help", "verify --help", "desk status --help", "desk --help"])
-def test_help_does_not_wait_for_torch(line: str) -> None:
-    code = f"import sys; from expunge.cli import main; main({line.split()!r}, standalone_mode=False)"
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=60)
+def test_help_does_not_wait_for_torch() -> None:
+    asked = ("", "unlearn", "verify", "desk status", "desk")
+    calls = [f"main({[*words.split(), '--help']!r}, standalone_mode=False)" for words in asked]
+    code = "; ".join(["import sys; from expunge.cli import main", *calls, "assert 'torch' not in sys.modules"])
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("command", TOP)
@@ -164,12 +165,16 @@ def test_certificates_are_checked_without_fcntl_and_nothing_else_works(workshop:
     asked = ["verify", files[0], "--model", files[1], "--dossier", files[2]]
     checked = without_fcntl("from expunge.cli import main", f"main({asked!r})")
     assert checked.returncode == 0, checked.stderr
-    in_python = without_fcntl(
+    told = without_fcntl(
         "import expunge",
         f"statement, dossier = expunge.read_statement({files[0]!r}), expunge.read_certificate({files[2]!r})",
         f"print(len(expunge.verify_statement(statement, {files[1]!r}, dossier)))",
+        "for name in ('train', 'unlearn', 'deposit'):",
+        "    try:",
+        "        getattr(expunge, name)",
+        "    except ImportError as error:",
+        "        print('fcntl' in str(error))",
     )
-    assert int(in_python.stdout) > 50, in_python.stderr
-    for name in ("train", "unlearn", "deposit"):
-        assert "fcntl" in without_fcntl("import expunge", f"expunge.{name}").stderr
-    assert run("verify", files[0]).exit_code == 0
+    checks, *lacking = told.stdout.splitlines()
+    assert int(checks) > 50, told.stderr
+    assert lacking == ["True"] * 3

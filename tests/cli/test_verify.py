@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+import command_line
 import expunge
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.derive import sentences
 from expunge.certificate.dossier import digest_of, read_claim
 from expunge.certificate.sign import generate_keys, keyid_of, read_public_key
-from expunge.cli import main
 from private_values import leaves, private_values
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,9 +25,7 @@ FEW = 7  # lines, assumptions apart
 
 
 def run(*words: object) -> Result:
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
-    return result
+    return command_line.run("", *words)
 
 
 def lines(result: Result) -> list[str]:
@@ -161,15 +159,11 @@ def test_nobody_is_told_what_a_statement_would_have_to_say(box: Any) -> None:
         claim = read_claim(forged, public=True)
         promise, assumptions, limits = sentences(claim, forged["sigma"])
         right = {digest_of(forged), str(mu), f"{mu:.4g}", promise, *assumptions, *limits}
-        right |= {text[:40] for text in right} - {text[:40] for text in map(str, leaves_of(forged))}
+        right |= {text[:40] for text in right} - {text[:40] for text in (str(value) for _, value in leaves(forged))}
         assert not [text for text in right if text in told]
         forged["digest"] = digest_of(forged)
         path.write_text(json.dumps(forged))
         assert not [text for text in right - {forged["digest"]} if text in printed(path, "--model", model)]
-
-
-def leaves_of(content: Any) -> list[Any]:
-    return [value for _, value in leaves(content)]
 
 
 def test_nor_what_a_model_is(box: Any) -> None:
@@ -189,16 +183,13 @@ def places(content: bytes) -> dict[str, int]:
     """A byte of each part of a model's file: what says how long the header is, the header, its metadata, the weights."""
     header = 8 + int.from_bytes(content[:8], "little")
     return {
-        "length": 0,
-        "length, far too much": 6,
-        "brace": 8,
+        **{"length": 0, "length, far too much": 6, "brace": 8},
         "dtype": content.index(b'"dtype"') + 10,
         "shape": content.index(b'"shape"') + 9,
         "offsets": content.index(b"data_offsets") + 15,
         "record": content.index(b"l2"),
         "record's schema": content.index(b"expunge/record/") + 15,
-        "weights": header,
-        "last": len(content) - 1,
+        **{"weights": header, "last": len(content) - 1},
     }
 
 
@@ -238,13 +229,8 @@ def _loaded(path: Path) -> Any:
 def test_a_file_that_is_not_there_or_is_another_was_given_by_mistake(box: Any) -> None:
     result = box.folder / "result"
     statement, model = result / "statement.json", result / "model.safetensors"
-    for words in (
-        (result / "gone.json",),
-        (model,),
-        (statement, "--model", result),
-        (statement, "--model", statement),
-        (statement, "--model", model, "--dossier", statement),
-    ):
+    files = ((result / "gone.json",), (model,), (statement, "--model", result), (statement, "--model", statement))
+    for words in (*files, (statement, "--model", model, "--dossier", statement)):
         assert run("verify", *words).exit_code == 2, words
 
 

@@ -124,7 +124,9 @@ def generated() -> dict[str, str]:
 
 def exported(module: str) -> list[str]:
     """`__all__` of a module, read and not imported."""
-    tree = ast.parse((ROOT / "src" / module.replace(".", "/") / "__init__.py").read_text(encoding="utf8"))
+    folder = ROOT / "src" / module.replace(".", "/")
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    tree = ast.parse(file.read_text(encoding="utf8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]

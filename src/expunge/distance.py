@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -359,12 +360,12 @@ class Distance:
             if wrong:
                 raise OptionError(*said)
 
-    @property
+    @cached_property
     def law(self) -> Kind:
         """What a distance of this kind means."""
         return kind_named(self.kind)
 
-    @property
+    @cached_property
     def meaning(self) -> str:
         return self.law.meaning + (MATCHED if self.matched else "")
 
@@ -378,7 +379,7 @@ class Distance:
         """Whether the rows given are the source's own."""
         return self.law.is_source
 
-    @property
+    @cached_property
     def samples_rows(self) -> bool:
         """Whether source and surrogate are samples of populations, so that a sampling term is due."""
         return not self.law.is_source and self.law.stands_in and self.between == "populations"
@@ -517,7 +518,7 @@ class Estimation:
         """An estimate is for those who have no source."""
         return False
 
-    @property
+    @cached_property
     def samples_rows(self) -> bool:
         """As for a declared distance between populations."""
         return True

@@ -136,13 +136,15 @@ class LinearModel:
     def weights_sha256(self) -> str:
         """SHA-256 over dtype, shape and bytes of each tensor."""
         return weights_digest(
-            (
-                name,
-                str(tensor.dtype).removeprefix("torch."),
-                tuple(tensor.shape),
-                tensor.reshape(-1).view(torch.uint8).numpy().data,
-            )
-            for name, tensor in self._tensors().items()
+            [
+                (
+                    name,
+                    str(tensor.dtype).removeprefix("torch."),
+                    tuple(tensor.shape),
+                    tensor.reshape(-1).view(torch.uint8).numpy().data,
+                )
+                for name, tensor in self._tensors().items()
+            ]
         )
 
     def to_bytes(self) -> bytes:

@@ -6,7 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import torch
@@ -116,7 +116,7 @@ def change_moments(
             shape = weights.shape if narrow is None else (len(weights), narrow.basis.shape[1])
             drawn = torch.randn(shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
-                (lambda direction: spread.covariance_product(direction, power, fourth))
+                partial(spread.covariance_product, power=power, fourth=fourth)
                 if narrow is None
                 else narrow.covariance_product,
                 surrogate.agreed(drawn),

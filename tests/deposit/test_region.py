@@ -36,7 +36,6 @@ from expunge.deposit.region import (
     Setting,
     Solution,
     difference,
-    size_of,
     smallest_region,
 )
 from expunge.deposit.sums import Sums, pull
@@ -149,7 +148,7 @@ def work_of(problem: Problem, m: int, spoilt: float = 0.0, seed: int = 0) -> tup
 
 
 def facts_of(work: Routes) -> list[DepositFacts]:
-    return [facts for facts, _ in work.measurements() if math.isfinite(size_of(facts))]
+    return [facts for facts, _ in work.measurements() if math.isfinite(facts.size)]
 
 
 def routes_of(problem: Problem, m: int, spoilt: float = 0.0) -> list[Route]:
@@ -161,7 +160,7 @@ def routes_of(problem: Problem, m: int, spoilt: float = 0.0) -> list[Route]:
     return [
         Route(problem, kept, work.update.numpy(), facts, None if M is None else whole(M.matrix.values.numpy(), problem))
         for facts, M in work.measurements()
-        if math.isfinite(size_of(facts))
+        if math.isfinite(facts.size)
     ]
 
 
@@ -325,7 +324,7 @@ def test_what_the_sums_may_be_off_by_is_taken_off_the_matrix(loss: str) -> None:
     problem = drawn(1, loss, n=60, l2=0.05, tails=50.0)
     kept, sums = adverse(problem, 3, 0.01)
     work = linear(given_of(problem, sums))
-    made = [(facts, norm) for facts, norm in work.measurements() if math.isfinite(size_of(facts))]
+    made = [(facts, norm) for facts, norm in work.measurements() if math.isfinite(facts.size)]
     assert made
     update = work.update.numpy()
     v = problem.anchor + update
@@ -534,7 +533,7 @@ def test_the_smallest_region_is_taken() -> None:
         if made is None:
             assert not finite
             continue
-        assert size_of(made.facts) <= region.GAIN * min(size_of(route.facts) for route in finite)
+        assert made.facts.size <= region.GAIN * min(route.facts.size for route in finite)
         assert made.facts in [route.facts for route in finite]
         work, _ = work_of(problem, 4)
         assert made.residual == float(work.left_over.norm())
@@ -553,14 +552,14 @@ def test_a_verifier_finds_the_route_that_is_stated_whatever_it_is() -> None:
                 found = smallest_region(given, like=near)
                 assert found is not None
                 assert (found.facts.route, found.facts.kappa) == (facts.route, facts.kappa)
-                assert size_of(found.facts) == pytest.approx(size_of(facts), rel=1e-3)
+                assert found.facts.size == pytest.approx(facts.size, rel=1e-3)
                 third += facts.route.endswith(THIRD)
     assert third > 20
     alike = DepositFacts(RANGE, 1e-3, 1e-6, 4.0, reach=0.1, update_curved=0.02, concordance=2.0, curvature_ratio=1.5)
     assert difference(alike, replace(alike, solver=7.0, l2=3.0)) == (False, 0.0, 0.0)
     assert difference(replace(alike, reach=0.11), alike)[2] == pytest.approx(0.01 / 0.11)
     assert difference(replace(alike, route=PLAIN), alike)[0] is True
-    assert size_of(replace(alike, shape_ratio=9.0)) == pytest.approx(3.0 * radius_in_route(alike), rel=1e-15)
+    assert replace(alike, shape_ratio=9.0).size == pytest.approx(3.0 * radius_in_route(alike), rel=1e-15)
 
 
 @pytest.mark.parametrize("m", [1, 4])
@@ -572,7 +571,7 @@ def test_no_route_is_smaller_than_what_it_is_ranked_by(m: int) -> None:
         update, left, _ = work.problem.third_order_step()
         for order in (work, Routes(work.problem, update, left, third=True)):
             for route in order.routes:
-                sizes = [size_of(facts) for factor in (1.0, *region.FACTORS) for facts, _ in route.facts(factor)]
+                sizes = [facts.size for factor in (1.0, *region.FACTORS) for facts, _ in route.facts(factor)]
                 assert all(route.floor <= size * (1.0 + 1e-3) for size in sizes), problem
                 near += any(size <= 1.1 * route.floor for size in sizes)
     assert near > 5, "a floor far below every route would leave none out"

@@ -127,12 +127,12 @@ def test_the_distance_of_copies_by_hand() -> None:
     """Twice half a step: 2^-23 of the length in float32, a millionth a column in six decimals."""
     rows = Rows(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 6.0, 8.0]], dtype=torch.float64), torch.tensor([0, 1]))
     assert distances(matches(0, 0), rows).sum() == 0.0
-    assert distances(matches(1, 0), rows) == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0).sum()
-    assert distances(matches(1, 1), rows) == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0).sum()
-    assert distances(matches(2, 0), rows) == pytest.approx(2e-6 * 1.001, rel=1e-12, abs=0.0).sum()
-    assert distances(matches(2, 1), rows) == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12, abs=0.0).sum()
+    assert distances(matches(1, 0), rows).sum() == pytest.approx(5.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
+    assert distances(matches(1, 1), rows).sum() == pytest.approx(15.0 * 2.0**-23 * 1.001, rel=1e-12, abs=0.0)
+    assert distances(matches(2, 0), rows).sum() == pytest.approx(2e-6 * 1.001, rel=1e-12, abs=0.0)
+    assert distances(matches(2, 1), rows).sum() == pytest.approx((2e-6 + 10.0 * 2.0**-23) * 1.001, rel=1e-12, abs=0.0)
     nothing = Rows(torch.zeros((1, 4), dtype=torch.float64), torch.tensor([0]))
-    assert distances(matches(1), nothing) == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12, abs=0.0).sum()
+    assert distances(matches(1), nothing).sum() == pytest.approx(2.0 * 2.0**-149 * 1.001, rel=1e-12, abs=0.0)
 
 
 @given(st.integers(0, 10_000), st.floats(-45.0, 4.0))

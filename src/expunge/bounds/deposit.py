@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from expunge.bounds.region import Region, Term
 from expunge.bounds.retained import (
@@ -71,6 +72,11 @@ class DepositFacts:
     spread: float = 0.0
     weight_ratio: float = 0.0
     l2: float = 0.0
+
+    @cached_property
+    def size(self) -> float:
+        """The radius in the norm of the shape of the noise."""
+        return radius_in_route(self) * math.sqrt(self.shape_ratio)
 
 
 def way_of(route: str) -> str:
@@ -164,7 +170,7 @@ def remainder(facts: DepositFacts) -> float:
 def radius_in_route(facts: DepositFacts, instead: float | None = None) -> float:
     """x: how far the retrained weights can be in the norm of the route's own matrix.
 
-    `instead` is what surrogate rows leave of the second order, where there are such (deposit_surrogate.py).
+    `instead` is what surrogate rows leave of the second order, where there are such (SurrogateFacts).
     """
     rho = facts.solver + facts.rounding + (remainder(facts) if instead is None else instead)
     way = way_of(facts.route)

@@ -51,7 +51,7 @@ class Numbers:
     """What of a deposit is plain numbers. `row_bound` is of rows as the head sees them; `forgotten` counts rows gone.
 
     `anchor_noise` is the scale of the noise in the anchor, by the shape of the whole source. `longest_target` is of
-    tangent weights alone (heads/jacobians.py).
+    tangent weights alone (heads/tangent.py).
     """
 
     schema: str
@@ -86,12 +86,12 @@ class Deposit:
         left, gone = self.numbers.n_rows, self.numbers.forgotten
         return f"Deposit({self.record.loss}, {left:,} rows left, {gone:,} forgotten; private)"
 
-    @property
+    @cached_property
     def record(self) -> TrainingRecord:
         assert self.model.record is not None
         return self.model.record
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """Of the row hashes: it never travels with a model."""
         return bytes.fromhex(self.numbers.key)
@@ -101,7 +101,7 @@ class Deposit:
         """Where its sums are."""
         return self.sums.gradient.device
 
-    @property
+    @cached_property
     def anchor(self) -> Tensor:
         """The weights everything was summed at, K x d, where the sums are."""
         return self.model.matrix(self.device)
@@ -120,18 +120,18 @@ class Deposit:
         gauges = tuple(replace(gauge, factor=gauge.factor.to(device)) for gauge in self.gauges)
         return replace(self, sums=self.sums.on(device), gauges=gauges)
 
-    @property
+    @cached_property
     def head(self) -> LinearHead:
         """What is minimised, rows bounded as they were."""
         head = replace(deposit_head(self.model, self.record), row_bound=self.numbers.row_bound)
         return replace(head, longest_target=self.numbers.longest_target) if isinstance(head, JacobianRidge) else head
 
-    @property
+    @cached_property
     def of_network(self) -> bool:
         """Whether its weights are the tangent weights of a network, without which no row of it can be formed."""
         return loss_named(self.record.loss).one_vector
 
-    @property
+    @cached_property
     def setting(self) -> Setting:
         head = self.head
         # what is added to the direction common to all classes: of the size of the Hessian, and of what is left alone
@@ -211,7 +211,7 @@ class Deposit:
         """Rows that an example is."""
         return len(self.record.classes) if self.of_network else 1
 
-    @property
+    @cached_property
     def levels(self) -> tuple[float, ...]:
         """The scales that noise may have, powers of four: from what moves outputs by at most a hundredth to what drowns
         them. Made of the rows that are left alone: outputs are log-odds, or targets of 0 and 1, so theirs is 1."""

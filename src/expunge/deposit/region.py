@@ -23,7 +23,6 @@ from expunge.bounds.deposit import (
     bend_slope,
     bend_third,
     bend_third_slope,
-    radius_in_route,
     weighted_radius,
 )
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, largest, square_of
@@ -207,17 +206,12 @@ def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = Non
     if like is not None:
         return _with_steps(third.solution(like), steps) if like.route.endswith(THIRD) else linear.solution(like)
     best = _with_steps(third.solution(), steps)
-    other = linear.solution(below=math.inf if best is None else size_of(best.facts))
-    return min((each for each in (best, other) if each is not None), key=lambda each: size_of(each.facts), default=None)
+    other = linear.solution(below=math.inf if best is None else best.facts.size)
+    return min((each for each in (best, other) if each is not None), key=lambda each: each.facts.size, default=None)
 
 
 def _with_steps(solution: Solution | None, steps: int) -> Solution | None:
     return None if solution is None else replace(solution, steps=steps)
-
-
-def size_of(facts: DepositFacts) -> float:
-    """The radius in the norm of the shape of the noise."""
-    return radius_in_route(facts) * math.sqrt(facts.shape_ratio)
 
 
 def difference(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
@@ -250,10 +244,10 @@ class Routes:
         """The smallest region of this update, or the one most `like` what is said; routes that cannot be `below` a
         size are not tried."""
         found = self.measurements(GAIN, below) if like is None else self.measurements(ties=True)
-        candidates = [facts for facts, _ in found if math.isfinite(size_of(facts))]
+        candidates = [facts for facts, _ in found if math.isfinite(facts.size)]
         if not candidates:
             return None
-        best = min(candidates, key=size_of if like is None else lambda each: difference(each, like))
+        best = min(candidates, key=lambda each: each.size if like is None else difference(each, like))
         return Solution(self.update, best, float(self.left_over.norm()))
 
     @cached_property
@@ -272,9 +266,9 @@ class Routes:
             if gain * route.floor >= smallest_yet or route.floor > below:
                 break
             for facts, norm in route.facts():
-                smallest_yet = min(smallest_yet, size_of(facts))
-                if isinstance(route, LongRowsRoute) and math.isfinite(size_of(facts)):
-                    long_rows.append((size_of(facts), route))
+                smallest_yet = min(smallest_yet, facts.size)
+                if isinstance(route, LongRowsRoute) and math.isfinite(facts.size):
+                    long_rows.append((facts.size, route))
                 yield facts, norm
         again = long_rows if ties else sorted(long_rows, key=lambda each: each[0])[:1]
         for _, route in again:
@@ -405,7 +399,7 @@ class Routes:
         left = self.problem.system.matrix.diagonal - common - gone
         return float((diagonal / left.clamp(min=1e-300)).max()) if bool((left > 0.0).all()) else math.inf
 
-    @property
+    @cached_property
     def least_remainder(self) -> float:
         """What range and plain route have beyond what is known, but for their own factor."""
         beyond = bend_third(self.reach) if self.third else bend(self.reach)
@@ -425,7 +419,7 @@ class Route:
         """The name, with the order of the remainder."""
         return self.name + THIRD if self.of.third else self.name
 
-    @property
+    @cached_property
     def floor(self) -> float:
         return 0.0
 
@@ -449,7 +443,7 @@ class RangeRoute(Route):
 
     name = RANGE
 
-    @property
+    @cached_property
     def floor(self) -> float:
         of = self.of
         gone = -math.expm1(-of.reach) * of.problem.sums.curvature.diagonal
@@ -489,7 +483,7 @@ class LongRowsRoute(Route):
 
     name = LONG_ROWS
 
-    @property
+    @cached_property
     def floor(self) -> float:
         """M lacks at least `r sqrt(H_2 H)`, whatever the share."""
         of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
@@ -530,7 +524,7 @@ class PlainRoute(Route):
 
     name = PLAIN
 
-    @property
+    @cached_property
     def floor(self) -> float:
         of = self.of
         largest_two = of.problem.sums.curvature.diagonal.max() * of.shape_seen.diagonal.max()

@@ -43,8 +43,7 @@ from expunge.runtime.files import PUBLIC as READABLE
 
 # What a desk writes, and in which order: a kill at any moment loses nothing that was acknowledged -------------------
 #     any command   the lock; a ledger that is older than its seal, or damaged, is refused; what a kill left is put
-#     right
-#                   (`recover`); then the command's own writes, and the seal last
+#                   right (`recover`); then the command's own writes, and the seal last
 #     a request     private/rows/000001.npz, synced -> entry `accepted` -> whoever asked is told
 #     a run         1. entry `started`, the intent
 #                   2. private/staging/: the state to come, the dossier and all public files, synced

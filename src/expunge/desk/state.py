@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 # Pseudorandom bytes under a secret key: a key for each purpose by HMAC-SHA-256, and ChaCha20's stream of it ---------
 # Whoever does not have the key cannot tell them from fresh random bytes (that HMAC-SHA-256 and ChaCha20 are
-# pseudorandom functions is what every TLS connection relies on); with the key, the same input gives the same bytes
-# again.
+# pseudorandom functions is what every TLS connection relies on); with the key, the same input gives the same bytes.
 
 KEY_BYTES = 32
 MOST_BYTES = 64 * 2**32  # of one ChaCha20 stream: its counter of 64-byte blocks has 32 bits

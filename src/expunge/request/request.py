@@ -369,7 +369,7 @@ class Request:
     deposit: Deposit | None = field(default=None, repr=False)
     membership: Membership | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def record(self) -> TrainingRecord:
         return self.subject.record
 
@@ -381,12 +381,12 @@ class Request:
     def weights(self) -> Tensor:
         return self.subject.weights
 
-    @property
+    @cached_property
     def distance(self) -> Distance | Estimation:
         distance: Distance | Estimation = self.promise.distance
         return distance
 
-    @property
+    @cached_property
     def n_source(self) -> int:
         """Rows of the source at training."""
         return self.record.n_source + (0 if self.deposit is None else self.deposit.numbers.forgotten)
@@ -403,7 +403,7 @@ class Request:
         past = self.past or Past(torch.zeros_like(self.weights.cpu()), (0,) * len(counts))
         return past.with_rows(len(self.forget) * self.head.gradient(self.weights, self.forget), tuple(counts))
 
-    @property
+    @cached_property
     def n_forget(self) -> int:
         """All rows forgotten since training, these included."""
         earlier = 0 if self.past is None else self.past.n_rows

@@ -308,10 +308,11 @@ def scaling_words(scaling: Scaling, name: str) -> str:
 
 def refuse_squashed(scaling: Scaling | None, name: str, max_norm: float, force: bool) -> tuple[str, ...]:
     """A note where more than one row in a hundred was scaled; more than half are refused, unless forced."""
-    if scaling is None or not math.isfinite(scaling.share) or scaling.share <= FEW:
+    share = 0.0 if scaling is None else scaling.share
+    if scaling is None or not math.isfinite(share) or share <= FEW:
         return ()
     said, note = scaling_words(scaling, name), public_if_surrogate(name)
-    if scaling.share <= MOST_SCALED or scaling.n_rows < FEWEST_TO_JUDGE:
+    if share <= MOST_SCALED or scaling.n_rows < FEWEST_TO_JUDGE:
         return (note(said),)
     if not force:
         raise UselessModel(

@@ -269,11 +269,9 @@ def largest_eigenvalue_upper(
 #
 #     KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
 #     ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided;
-#                              some
-#                                                                      rows' C(p) kept whole
-#     Unconditioned            none                                    for tables so wide, or with so few rows, that d x
-#                              d
-#                                                                      matrices would cost more than the iterations
+#                                                                      some rows' C(p) kept whole
+#     Unconditioned            none                                    for tables so wide, or with so few rows, that
+#                                                                      d x d matrices cost more than the iterations
 
 SAMPLED_ROWS = 16_384  # enough to shape a preconditioner by
 COUPLED_ROWS = 1024  # rows whose coupling of classes is kept; see benchmarks/preconditioner.py

@@ -115,7 +115,7 @@ def test_a_stopped_audit_is_continued(tmp_path: Path, monkeypatch: pytest.Monkey
     collect, runs = audit_campaign.collect, []
 
     def stopping(*given: Any, **options: Any) -> Any:
-        runs.append(given[3])
+        runs.append(given[1])
         if len(runs) == 3:
             raise KeyboardInterrupt
         return collect(*given, **options)

@@ -29,7 +29,7 @@ from expunge.estimate.source import (
     sample_source,
 )
 from expunge.heads import Rows, Softmax
-from expunge.runtime.progress import Budget
+from expunge.runtime.progress import NO_LIMIT, Budget
 from expunge.train import minimise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -246,13 +246,17 @@ def coin(share: float, rows: int, l2: float = 1e-6) -> tuple[Softmax, Rows]:
     return head, Rows(torch.ones(rows, 1, dtype=torch.float64), labels)
 
 
-def test_two_coins_differ_by_their_kl() -> None:
-    head, rows = coin(0.8, 4000)
-    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), rows)
+@pytest.mark.parametrize(("budget", "folds", "rows"), [(NO_LIMIT, 5, 4000), (Budget(0.0), 1, 800)])
+def test_two_coins_differ_by_their_kl_and_without_time_one_fold_alone_is_judged(
+    budget: Budget, folds: int, rows: int
+) -> None:
+    head, drawn = coin(0.8, 4000)
+    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), drawn, budget=budget)
     exact = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
-    assert found.value == pytest.approx(exact, abs=2e-3)
     deviation = math.sqrt(0.8 * math.log(1.6) ** 2 + 0.2 * math.log(0.4) ** 2 - exact**2)
-    assert found.standard_error == pytest.approx(deviation / math.sqrt(4000), rel=0.02)
+    assert (found.folds, found.n_rows) == (folds, rows)
+    assert found.value == pytest.approx(exact, abs=2e-3 if folds == 5 else 4 * found.standard_error)
+    assert found.standard_error == pytest.approx(deviation / math.sqrt(rows), rel=0.02 if folds == 5 else 0.1)
 
 
 def test_row_weights_count() -> None:
@@ -261,16 +265,6 @@ def test_row_weights_count() -> None:
     found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), even)
     assert abs(found.value) < 2e-3
     assert found.standard_error < 1e-3
-
-
-def test_without_time_for_more_one_fold_alone_is_judged() -> None:
-    head, rows = coin(0.8, 4000)
-    found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), rows, budget=Budget(0.0))
-    exact = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
-    assert (found.folds, found.n_rows) == (1, 800)
-    assert abs(found.value - exact) < 4 * found.standard_error
-    deviation = math.sqrt(0.8 * math.log(1.6) ** 2 + 0.2 * math.log(0.4) ** 2 - exact**2)
-    assert found.standard_error == pytest.approx(deviation / math.sqrt(800), rel=0.1)
 
 
 def random_rows(rows: int, width: int, seed: int, rule: np.ndarray | None = None) -> Rows:

@@ -105,7 +105,7 @@ def test_rates_are_those_of_the_runs_that_did_not_choose() -> None:
 
 def test_the_claim_is_what_the_noise_has_left_of_delta() -> None:
     task = make_task("sampled", 2.0, 1e-2)
-    found = audit(task.request, task.measured, task.retrained, runs=200, seed=0)
+    found = audit(task, runs=200, seed=0)
     left = certify(task.request, task.measured, insecure_test_seed=0).certificate.content["noise"]["delta_for_noise"]
     assert left < 1e-2
     assert found.mu_claimed == pytest.approx(mu_for(2.0, left), rel=1e-9)
@@ -114,7 +114,7 @@ def test_the_claim_is_what_the_noise_has_left_of_delta() -> None:
 def test_runs_of_the_mechanism_do_not_contradict_it() -> None:
     """The claim is tight here, so the bound comes close to it: 99.9 % confidence, seeded."""
     task = make_task("tight", 20.0, 1e-2)
-    found = audit(task.request, task.measured, task.retrained, runs=4_000, seed=11)
+    found = audit(task, runs=4_000, seed=11)
     assert not found.contradicted
     assert found.true_distance / found.sigma == pytest.approx(found.mu_claimed, rel=1e-3)
     assert 0.85 * found.mu_claimed < found.lower.mu <= found.mu_claimed
@@ -124,7 +124,7 @@ def test_runs_of_the_mechanism_do_not_contradict_it() -> None:
 def test_a_deposit_s_noise_is_not_contradicted() -> None:
     """The bound is not far from tight here: what is observed comes to a good part of the claim."""
     task = make_task("deposit", 20.0, 1e-2)
-    found = audit(task.request, task.measured, task.retrained, runs=4_000, seed=11)
+    found = audit(task, runs=4_000, seed=11)
     assert not found.contradicted
     assert 0.7 < found.true_distance / found.bound < 1.0
     assert 0.5 * found.mu_claimed < found.lower.mu <= found.mu_claimed
@@ -147,7 +147,7 @@ def test_noise_of_half_a_deposit_s_is_found() -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-3), (20.0, 1e-2)])
 def test_twenty_thousand_runs_on_every_task(name: str, epsilon: float, delta: float) -> None:
     task = make_task(name, epsilon, delta)
-    found = audit(task.request, task.measured, task.retrained, runs=20_000, seed=12)
+    found = audit(task, runs=20_000, seed=12)
     assert found.lower.runs == 10_000
     assert not found.contradicted
 
@@ -184,7 +184,7 @@ def test_the_projection_is_standard_normal_about_the_true_mu() -> None:
 
 def test_a_bound_above_the_claim_is_called_a_contradiction() -> None:
     task = make_task("tight", 5.0, 1e-2)
-    found = audit(task.request, task.measured, task.retrained, runs=400, seed=1)
+    found = audit(task, runs=400, seed=1)
     assert "not contradicted" in found.sentence
     worse = replace(found, lower=replace(found.lower, mu=found.mu_claimed * 1.001))
     assert worse.contradicted
@@ -204,7 +204,7 @@ def test_parts_are_joined_and_kept_ones_are_not_run_again(tmp_path: Path, monkey
     setting = setting_of([task], 800)
     first = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
     assert [len(next(iter(part.unlearned.values()))) for part in parts] == [300, 300, 200]
-    assert first["tight"] == conclude(task.request, task.measured, task.retrained, Runs.join(parts), confidence=0.95)
+    assert first["tight"] == conclude(task, Runs.join(parts), confidence=0.95)
     again = run_audits([task], 800, 0.95, open_run(tmp_path / "p", setting), silent)
     assert len(parts) == 3
     assert again == first

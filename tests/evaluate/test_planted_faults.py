@@ -36,7 +36,7 @@ Patch = pytest.MonkeyPatch
 
 def audited(task: AuditTask, seed: int = 1) -> Audit:
     runs = RUNS if task.request.promise.epsilon < 20 else 2 * RUNS
-    return audit(task.request, task.measured, task.retrained, runs=runs, seed=seed)
+    return audit(task, runs=runs, seed=seed)
 
 
 def contradicted(task: str, epsilon: float, delta: float) -> bool:

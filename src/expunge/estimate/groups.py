@@ -121,8 +121,24 @@ def compare_groups(
 
     Groups of fewer than 100 rows are left out. The seed cuts the rows in three, and draws some of very many.
     """
-    generator = np.random.default_rng(seed)
-    features, codes, groups, notes = _large_enough(np.asarray(features, dtype=np.float64), codes, list(groups))
+    generator, notes = np.random.default_rng(seed), []
+    counts = np.bincount(codes, minlength=len(groups))
+    large = np.flatnonzero(counts >= FEWEST)
+    if len(large) < 2:
+        sizes = ", ".join(f"{groups[each]} ({counts[each]:,} rows)" for each in np.argsort(-counts)[:8])
+        raise DataError(
+            f"{len(large)} part{'s' if len(large) != 1 else ''} with {FEWEST} rows or more: {sizes}",
+            f"at least two parts of {FEWEST} rows are needed to be told apart",
+            "Give a column that groups the rows more coarsely, or more rows.",
+        )
+    if small := [f"{group} ({count:,})" for group, count in zip(groups, counts, strict=True) if 0 < count < FEWEST]:
+        more = f" and {len(small) - 8} more" if len(small) > 8 else ""
+        notes.append(f"left out, with fewer than {FEWEST} rows: {', '.join(small[:8])}{more}")
+    place = np.full(len(groups), -1, dtype=np.int64)
+    place[large] = np.arange(len(large))
+    chosen = place[codes] >= 0
+    groups, codes = [groups[int(each)] for each in large], place[codes[chosen]]
+    features = np.asarray(features, dtype=np.float64)[chosen]
     seen, squared = _seen(features)
     most = max(FEWEST * len(groups), MOST_CELLS // (seen.shape[1] * len(groups)))
     if len(seen) > most:
@@ -143,28 +159,6 @@ def compare_groups(
     if 2 < len(groups) <= MOST_PAIRED:
         pairs = tuple(fit.distance(a, b) for a in range(len(groups)) for b in range(len(groups)) if a != b)
     return GroupDistances(against, pairs, tuple(notes))
-
-
-def _large_enough(
-    features: Array, codes: NDArray[np.int64], groups: list[str]
-) -> tuple[Array, Array, list[str], list[str]]:
-    """Without the groups that have too few rows to be told of, and a note that names them."""
-    counts = np.bincount(codes, minlength=len(groups))
-    large = [each for each in range(len(groups)) if counts[each] >= FEWEST]
-    small = [f"{groups[each]} ({counts[each]:,})" for each in range(len(groups)) if 0 < counts[each] < FEWEST]
-    if len(large) < 2:
-        sizes = ", ".join(f"{groups[each]} ({counts[each]:,} rows)" for each in np.argsort(-counts)[:8])
-        raise DataError(
-            f"{len(large)} part{'s' if len(large) != 1 else ''} with {FEWEST} rows or more: {sizes}",
-            f"at least two parts of {FEWEST} rows are needed to be told apart",
-            "Give a column that groups the rows more coarsely, or more rows.",
-        )
-    place = np.full(len(groups), -1, dtype=np.int64)
-    place[large] = np.arange(len(large))
-    chosen = place[codes] >= 0
-    shown = ", ".join(small[:8]) + (f" and {len(small) - 8} more" if len(small) > 8 else "")
-    notes = [f"left out, with fewer than {FEWEST} rows: {shown}"] if small else []
-    return features[chosen], place[codes[chosen]], [groups[each] for each in large], notes
 
 
 def _seen(features: Array) -> tuple[Array, bool]:

@@ -268,28 +268,33 @@ class Runs:
         return Runs(**{side: {name: np.array(own) for name, own in named.items()} for side, named in content.items()})
 
 
-def collect(
-    request: Request,
-    measured: Measurement,
-    retrained: Tensor,
-    runs: int,
-    *,
-    seed: int | None = None,
-    progress: Progress = silent,
-) -> Runs:
+@dataclass(frozen=True)
+class AuditTask:
+    """A request, its step and bound, and the retrained weights, which only an audit has."""
+
+    name: str
+    request: Request
+    measured: Measurement
+    retrained: Tensor
+
+    @property
+    def updated(self) -> Tensor:
+        return self.request.weights + self.measured.step.update
+
+
+def collect(task: AuditTask, runs: int, *, seed: int | None = None, progress: Progress = silent) -> Runs:
     """Run the mechanism `runs` times, and retraining plus noise as often."""
-    updated = (request.weights + measured.step.update).cpu().numpy()
-    goal = retrained.cpu().numpy()
-    drawn = judge(request, measured, insecure=seed is not None)[1].noise
+    assert isinstance(task.request.subject, LinearSubject)
+    updated, goal = task.updated.cpu().numpy(), task.retrained.cpu().numpy()
+    drawn = judge(task.request, task.measured, insecure=seed is not None)[1].noise
     assert drawn is not None
-    noise, other = measured.shaped(drawn), None if seed is None else seed + 1
-    models = unlearned_runs(request, measured, runs, seed=seed, progress=progress)
+    noise, other = task.measured.shaped(drawn), None if seed is None else seed + 1
+    models = unlearned_runs(task.request, task.measured, runs, seed=seed, progress=progress)
     if isinstance(noise.shape, Ellipsoid):
         references = shaped_runs(goal, noise, runs, seed=other)
     else:
         references = noised_runs(goal, noise.scale, noise.grid_exponent, runs, seed=other)
-    assert isinstance(request.subject, LinearSubject)
-    stored = torch.from_numpy(references).to(request.subject.dtype).double().numpy()
+    stored = torch.from_numpy(references).to(task.request.subject.dtype).double().numpy()
     return Runs(*(statistics(side, updated, goal, noise.shape) for side in (models, stored)))
 
 
@@ -299,32 +304,22 @@ def require_confidence(confidence: float) -> None:
         raise OptionError(f"confidence {confidence}", "it must lie between 0.5 and 1", "0.999 is usual.")
 
 
-def conclude(
-    request: Request, measured: Measurement, retrained: Tensor, evidence: Runs, *, confidence: float = CONFIDENCE
-) -> Audit:
+def conclude(task: AuditTask, evidence: Runs, *, confidence: float = CONFIDENCE) -> Audit:
     """What the runs show. The claim is the (epsilon, delta) asked for, not the certificate's own mu."""
     require_confidence(confidence)
     # its sigma and bound; the model is dropped
-    certificate = certify(request, measured, insecure_test_seed=0).certificate
+    certificate = certify(task.request, task.measured, insecure_test_seed=0).certificate
     spent = math.fsum(certificate.content["noise"]["failures"].values())
-    shape = None if request.deposit is None else request.deposit.ellipsoid
-    away = whiten(shape, (request.weights + measured.step.update - retrained).cpu().numpy()[None])
-    epsilon, delta = request.promise.epsilon, request.promise.delta
-    return Audit(
-        epsilon,
-        delta,
-        mu_for(epsilon, delta - spent),
-        certificate.sigma,
-        certificate.total,
-        float(np.linalg.norm(away)),
-        lower_bound(evidence.unlearned, evidence.retrained, delta, confidence),
-    )
+    shape = None if task.request.deposit is None else task.request.deposit.ellipsoid
+    away = float(np.linalg.norm(whiten(shape, (task.updated - task.retrained).cpu().numpy()[None])))
+    epsilon, delta = task.request.promise.epsilon, task.request.promise.delta
+    lower = lower_bound(evidence.unlearned, evidence.retrained, delta, confidence)
+    mu = mu_for(epsilon, delta - spent)
+    return Audit(epsilon, delta, mu, certificate.sigma, certificate.total, away, lower)
 
 
 def audit(
-    request: Request,
-    measured: Measurement,
-    retrained: Tensor,
+    task: AuditTask,
     *,
     runs: int = RUNS,
     confidence: float = CONFIDENCE,
@@ -332,21 +327,10 @@ def audit(
     progress: Progress = silent,
 ) -> Audit:
     """Run the mechanism `runs` times against retraining plus noise as often, and say what that shows."""
-    evidence = collect(request, measured, retrained, runs, seed=seed, progress=progress)
-    return conclude(request, measured, retrained, evidence, confidence=confidence)
+    return conclude(task, collect(task, runs, seed=seed, progress=progress), confidence=confidence)
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AuditTask:
-    """A request, its step and bound, and the retrained weights, which only an audit has."""
-
-    name: str
-    request: Request
-    measured: Measurement
-    retrained: Tensor
 
 
 def tight_task(
@@ -366,7 +350,7 @@ def tight_task(
         Promise(epsilon, delta, Distance("source", 0.0), force=True, noise=EXACT),
         declared=Declared(n_source, l2=0.1, loss="ridge", max_norm=1.0, training_residual=0.1 * left),
     )
-    return _linear_task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
+    return _task("tight", request, (features[n_forget:], labels[n_forget:]), seed)
 
 
 def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -377,7 +361,7 @@ def sampled_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     model = train(features[:300], labels[:300], l2=0.05, max_norm=1.0)
     promise = Promise(epsilon, delta, Distance("same", 0.0), force=True, noise=EXACT)
     request = ask(model, (features[:30], labels[:30]), surrogate, promise)
-    return _linear_task("sampled", request, (features[30:300], labels[30:300]), seed)
+    return _task("sampled", request, (features[30:300], labels[30:300]), seed)
 
 
 def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
@@ -387,7 +371,7 @@ def single_step_task(epsilon: float, delta: float, seed: int = 0) -> AuditTask:
     model = train(features, labels, l2=0.02, max_norm=1.0)
     promise = Promise(epsilon, delta, Distance("source", 0.0), step="newton", force=True, noise=EXACT)
     request = ask(model, (features[:50], labels[:50]), (features, labels), promise)
-    return _linear_task("single-step", request, (features[50:], labels[50:]), seed)
+    return _task("single-step", request, (features[50:], labels[50:]), seed)
 
 
 def deposit_task(
@@ -401,7 +385,7 @@ def deposit_task(
     kept = replace(kept, sums=replace(kept.sums, third=None))  # with third derivatives the bound would be less tight
     promise = Promise(epsilon, delta, force=True, noise=EXACT)
     request = ask(None, (features[gone], labels[gone]), None, promise, deposit=kept)
-    return _deposit_task("deposit", request, (features[stays], labels[stays]), seed)
+    return _task("deposit", request, (features[stays], labels[stays]), seed)
 
 
 TASKS = {"tight": tight_task, "sampled": sampled_task, "single-step": single_step_task, "deposit": deposit_task}
@@ -455,7 +439,7 @@ def certificate_task(
         else:
             surrogate, promise = _require_surrogate(surrogate, distance), replace(promise, distance=distance)
         request = ask(model, forget, surrogate, promise, deposit=deposit, model_sha256=digest)
-        return _deposit_task("certificate", request, retain, 0)
+        return _task("certificate", request, retain, 0)
     if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
         raise DataError(
             f"{len(retain[0]):,} rows to retain and {len(forget[0]):,} to forget",
@@ -492,7 +476,7 @@ def certificate_task(
     )
     execution = Execution(content["data"]["surrogate_dtype"])
     request = ask(model, forget, surrogate, promise, declared=declared, execution=execution)
-    return _linear_task("certificate", request, retain, 0)
+    return _task("certificate", request, retain, 0)
 
 
 def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labelled:
@@ -500,16 +484,6 @@ def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labell
         known = f"the certificate's distance is {distance}"
         raise DataError("no surrogate", known, "Give the surrogate it was made with.")
     return surrogate
-
-
-def _deposit_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
-    """Retraining is what the deposit's own objective says: a fixed C is shared by fewer, an intercept may be free."""
-    deposit = request.deposit
-    assert deposit is not None
-    rows = make_rows(retain, deposit.model, deposit.record, "the retain set")
-    head = replace(deposit.head, l2=0.0)
-    retrained = optimum(head, rows, deposit.setting, deposit.penalty(len(rows)))
-    return AuditTask(name, request, measure(request, seed=seed), retrained)
 
 
 def _clusters(
@@ -539,12 +513,12 @@ def run_audits(
             if saved is not None:
                 batches.append(Runs.from_json(saved))
                 continue
-            batches.append(collect(task.request, task.measured, task.retrained, min(BATCH, runs - start)))
+            batches.append(collect(task, min(BATCH, runs - start)))
             if partial is not None:
                 partial.save(unit, batches[-1].to_json())
         progress(f"Audit {task.name}", runs, runs)
         joined = Runs.join(batches)
-        audits[task.name] = conclude(task.request, task.measured, task.retrained, joined, confidence=confidence)
+        audits[task.name] = conclude(task, joined, confidence=confidence)
     return audits
 
 
@@ -644,10 +618,16 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
     return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
 
 
-def _linear_task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
-    assert isinstance(request.subject, LinearSubject)
-    rows = make_rows(retain, request.subject.model, request.record, "the retain set")
-    retrained = minimise(request.head, rows, start=request.weights)
+def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
+    """Retraining is by the deposit's objective where there is one: a fixed C is shared by fewer, a bias may be free."""
+    if (deposit := request.deposit) is not None:
+        rows = make_rows(retain, deposit.model, deposit.record, "the retain set")
+        head = replace(deposit.head, l2=0.0)
+        retrained = optimum(head, rows, deposit.setting, deposit.penalty(len(rows)))
+    else:
+        assert isinstance(request.subject, LinearSubject)
+        rows = make_rows(retain, request.subject.model, request.record, "the retain set")
+        retrained = minimise(request.head, rows, start=request.weights)
     return AuditTask(name, request, measure(request, seed=seed), retrained)
 
 

@@ -25,6 +25,8 @@ from expunge.certificate.dossier import digest_of
 from expunge.cli import main
 from three_classes import three_classes
 
+PROMISE = ["--epsilon", "5", "--delta", "1e-3", "--distance", "same"]
+SETTINGS = ["--l2", "0.1", "--max-norm", "1"]
 FACTS = ["--n-source", "120", "--l2", "0.1", "--max-norm", "1", "--loss", "softmax", "--training-residual", "1e-9"]
 
 
@@ -111,39 +113,14 @@ class Box:
         model: str = "model.safetensors",
     ) -> list[str]:
         files = ["--model", model, "--forget", forget, "--surrogate", surrogate]
-        return [
-            "unlearn",
-            *files,
-            "--epsilon",
-            "5",
-            "--delta",
-            "1e-3",
-            "--distance",
-            "same",
-            "--out",
-            "new",
-            "--quiet",
-            *options,
-        ]
+        return ["unlearn", *files, *PROMISE, "--out", "new", "--quiet", *options]
 
     def bare(self, *options: str, model: str = "bare.safetensors", **files: str) -> list[str]:
         """Unlearning with a model that has no record."""
         return self.unlearn(*FACTS, *options, model=model, **files)
 
     def train(self, *options: str, data: str = "source.npz") -> list[str]:
-        return [
-            "train",
-            "--data",
-            data,
-            "--l2",
-            "0.1",
-            "--max-norm",
-            "1",
-            "--out",
-            "new.safetensors",
-            "--quiet",
-            *options,
-        ]
+        return ["train", "--data", data, *SETTINGS, "--out", "new.safetensors", "--quiet", *options]
 
     def verify(self, certificate: str, model: str | None = None) -> list[str]:
         return ["verify", certificate, *(() if model is None else ("--model", model))]
@@ -217,11 +194,8 @@ class Box:
 
     def model(self, record: str | None = None, name: str = "bad.safetensors", **tensors: torch.Tensor) -> str:
         """A model file with these tensors and this text for a record."""
-        save_file(
-            tensors or {"weight": self.weight},
-            self.folder / name,
-            metadata=None if record is None else {"expunge": record},
-        )
+        metadata = None if record is None else {"expunge": record}
+        save_file(tensors or {"weight": self.weight}, self.folder / name, metadata=metadata)
         return name
 
     def recorded(self, **changes: object) -> str:

@@ -15,10 +15,9 @@ import click
 import pytest
 
 import expunge
-from command_line import check_command, check_options
+from command_line import COMMANDS, check_command, check_options, command_named
 from experiments.__main__ import main as experiments_main
 from experiments.protocol.config import configs
-from expunge.cli import main
 from site_making import MAKING
 
 ROOT = Path(__file__).parents[1]
@@ -140,17 +139,9 @@ def test_every_target_of_make_exists(page: Path) -> None:
 
 def test_no_command_takes_the_test_seed() -> None:
     """docs/sharp-edges.md, B4: noise from a seed can be had in Python only."""
-    options = [option for command in leaves(main) for param in command.params for option in param.opts]
+    options = [name for words in COMMANDS for option in command_named(words).params for name in option.opts]
     assert "--json" in options
     assert not [option for option in options if "insecure" in option]
-
-
-def leaves(command: click.Command) -> Iterator[click.Command]:
-    if isinstance(command, click.Group):
-        for part in command.commands.values():
-            yield from leaves(part)
-    else:
-        yield command
 
 
 # Names and paths ------------------------------------------------------------------------------------------------------

@@ -139,10 +139,8 @@ def test_every_link_and_anchor_of_the_site_resolves(site: Path) -> None:
 @needs_mkdocs
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     for file in made_pages(site):
-        loaded = re.findall(
-            r'<(?:link|img|script|iframe|source)\b[^>]*?\s(?:href|src)="?(https?:[^"\s>]+)', text_of(file)
-        )
-        assert not loaded, file
+        loading = r'<(?:link|img|script|iframe|source)\b[^>]*?\s(?:href|src)="?(https?:[^"\s>]+)'
+        assert not re.findall(loading, text_of(file)), file
     for sheet in site.rglob("*.css"):
         assert not re.findall(r"url\([\"']?https?:|@import", text_of(sheet)), sheet
 
@@ -201,12 +199,8 @@ def index(site: Path) -> list[dict[str, Any]]:
 @needs_mkdocs
 @pytest.mark.parametrize("word", SOUGHT)
 def test_the_index_has_the_word(site: Path, word: str) -> None:
-    hits = {
-        entry["location"].partition("#")[0]
-        for entry in index(site)
-        if word in f"{entry['title']} {entry['text']}".lower()
-    }
-    assert SOUGHT[word] in hits
+    hits = [entry["location"] for entry in index(site) if word in f"{entry['title']} {entry['text']}".lower()]
+    assert SOUGHT[word] in {location.partition("#")[0] for location in hits}
 
 
 @needs_mkdocs
@@ -228,17 +222,10 @@ def test_somebody_who_types_the_word_finds_it(site: Path, word: str, tmp_path: P
                     browser.call("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter)
                     browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
             browser.call("Runtime.evaluate", expression="new Promise(r => setTimeout(r, 250))", awaitPromise=True)
-            found = json.loads(
-                browser.value(
-                    "JSON.stringify([...document.querySelectorAll('.md-search-result__link')].map(a => a.href))"
-                )
-            )
+            links = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
+            found = json.loads(browser.value(f"JSON.stringify({links})"))
             if found:
                 break
         assert [address for address in found if SOUGHT[word] in address], found
-        asked = [
-            event["params"]["request"]["url"]
-            for event in browser.events
-            if event["method"] == "Network.requestWillBeSent"
-        ]
-        assert not [address for address in asked if address.startswith("http")]
+        asked = [event["params"] for event in browser.events if event["method"] == "Network.requestWillBeSent"]
+        assert not [params for params in asked if params["request"]["url"].startswith("http")]

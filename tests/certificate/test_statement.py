@@ -433,10 +433,10 @@ def test_an_encoder_that_the_record_names_cannot_be_kept_quiet(made: Unlearned, 
 
 
 def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:
-    """Two requests that take the same radius have the same statement, digests and day apart."""
+    """Requests that take the same noise level have the same statement, digests and day apart."""
     case = made_deposit("softmax", l2=0.05, n=300)
-    said = []
-    for row in (0, 7):
+    said: dict[float, list[Any]] = {}
+    for row in range(6):
         found = unlearn(
             case.model, (case.X[[row]], case.y[[row]]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True
         )
@@ -445,5 +445,7 @@ def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:
             content.pop(name)
         content["model"].pop("sha256")
         content["model"].pop("before")
-        said.append(content)
-    assert said[0] == said[1]
+        said.setdefault(content["sigma"], []).append(content)
+    assert len(said) < 6  # some take the same
+    for alike in said.values():
+        assert all(content == alike[0] for content in alike)

@@ -12,6 +12,7 @@ import pytest
 import expunge
 from deposit_problems import made as made_deposit
 from desk_use import ask, opened
+from expunge import door
 from expunge.certificate.rules import Check
 from expunge.certificate.sign import generate_keys
 from expunge.desk import run
@@ -113,7 +114,7 @@ def check(forgotten: Any) -> Held:
 def request(forgotten: Any) -> Held:
 
     case = forgotten[0]
-    asked = ask(None, (case.X[:1], case.y[:1]), None, Promise(1.0, 1e-5, force=True), deposit=case.deposit)
+    asked = door.ask(None, (case.X[:1], case.y[:1]), None, Promise(1.0, 1e-5, force=True), deposit=case.deposit)
     return asked, texts_of(case.X[:1])
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from deposit_problems import noised_gauges
 from expunge.deposit.make import optimum
-from expunge.deposit.matrices import Blocks
+from expunge.deposit.matrices import Blocks, gram_of, shape_of
 from expunge.deposit.region import Penalty, RetainedProblem, Setting
-from expunge.deposit.shape import gram_of, shape_of
 from expunge.deposit.sums import is_joint, sums_of
 from expunge.deposit.with_surrogate import SurrogateTerms
 from expunge.distance import Distance

@@ -15,9 +15,8 @@ import torch
 
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import anchor_noise, anchor_scales
-from expunge.deposit.matrices import Norm
+from expunge.deposit.matrices import Norm, gram_of, not_definite, shape_of
 from expunge.deposit.region import Penalty, Setting
-from expunge.deposit.shape import gram_of, not_definite, shape_of
 from expunge.deposit.sums import Gauge, Sums, gauges_of, has_third, sums_of
 from expunge.door import ask
 from expunge.heads import LinearHead, Rows, head_for

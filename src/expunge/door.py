@@ -49,8 +49,10 @@ from expunge.request.request import (
 from expunge.request.sets import (
     FORGET,
     SURROGATE,
+    Multiplicities,
     Reading,
     check_sizes,
+    class_notes,
     column_notes,
     encoder_notes,
     is_labelled,
@@ -59,10 +61,11 @@ from expunge.request.sets import (
     require_enough,
     rows_of,
     scaling_words,
+    survey,
+    survey_notes,
     weighted_rows,
     whole_set,
 )
-from expunge.request.survey import Multiplicities, class_notes, survey, survey_notes
 from expunge.rows import as_labels
 from expunge.rows.columns import prepare_frames
 

@@ -31,8 +31,8 @@ from expunge.deposit.make import (
     require_whole,
     with_most_noise,
 )
+from expunge.deposit.matrices import gram_of
 from expunge.deposit.region import Penalty, RetainedProblem, Setting, smallest_region
-from expunge.deposit.shape import gram_of
 from expunge.deposit.sums import sums_of
 from expunge.errors import BeyondPolicy, DataError, ModelError, OptionError, VacuousClaim
 from expunge.heads import Rows, head_for

@@ -16,6 +16,7 @@ from deposit_problems import LONG, Made, gradient, hessian, made, prepared, prob
 from expunge.bounds.deposit import deposit_bound
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
+from expunge.deposit.matrices import unsure
 from expunge.deposit.membership import (
     SMOOTHNESS,
     Membership,
@@ -27,7 +28,6 @@ from expunge.deposit.membership import (
     require_members,
 )
 from expunge.deposit.region import smallest_region
-from expunge.deposit.shape import unsure
 from expunge.deposit.sums import Sums, threes
 from expunge.errors import DataError
 from expunge.heads import Rows

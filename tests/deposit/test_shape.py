@@ -15,10 +15,9 @@ from scipy.linalg import fractional_matrix_power
 from sklearn.linear_model import LogisticRegression
 
 from expunge.bounds.ellipsoid import TWICE, Ellipsoid, _left, _unseen
-from expunge.deposit import shape
+from expunge.deposit import matrices
 from expunge.deposit.file import Deposit
-from expunge.deposit.membership import look_up, remove_rows
-from expunge.deposit.shape import (
+from expunge.deposit.matrices import (
     EXACT_BELOW,
     FEW_FEATURES,
     GRID,
@@ -37,6 +36,7 @@ from expunge.deposit.shape import (
     unsure,
     unused,
 )
+from expunge.deposit.membership import look_up, remove_rows
 from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.errors import DataError
@@ -194,13 +194,13 @@ def test_features_that_no_row_has() -> None:
 def test_sums_that_float64_would_round_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """`2 sum of squares < 2^53` of either part: 16 million rows of the longest features are few enough."""
     assert EXACT_BELOW > 2.0 * 2**24 * 16383.0**2
-    monkeypatch.setattr(shape, "EXACT_BELOW", 2.0 * 3 * 2.0**18 + 1.0)
+    monkeypatch.setattr(matrices, "EXACT_BELOW", 2.0 * 3 * 2.0**18 + 1.0)
     gram_of(rows_of(np.ones((3, 1))))  # 512^2 of each in the low part
     gram_of(rows_of(np.full((3, 1), 512.0 * 64.0)))  # and of each in the high one
     for value in (1.0, 512.0 * 64.0):
         with pytest.raises(DataError, match="4 rows that float64 does not hold exactly"):
             gram_of(rows_of(np.full((4, 1), value)))
-    monkeypatch.setattr(shape, "EXACT_BELOW", 2.0 * 3 * 2.0**18)
+    monkeypatch.setattr(matrices, "EXACT_BELOW", 2.0 * 3 * 2.0**18)
     with pytest.raises(DataError, match="3 rows"):
         gram_of(rows_of(np.ones((3, 1))))
 
@@ -258,7 +258,7 @@ def test_wide_tables_have_the_moments_themselves(monkeypatch: pytest.MonkeyPatch
     gram = gram_of(rows_of(np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 3.0, 0.2]))
     zero = torch.full((3,), 0.01, dtype=torch.float64)
     for most, expected in ((2, gram.mean), (3, powered(gram.mean, POWER))):
-        monkeypatch.setattr(shape, "FEW_FEATURES", most)
+        monkeypatch.setattr(matrices, "FEW_FEATURES", most)
         factor = shape_of(head("logistic", 1, 3), gram, zero)
         assert factor is not None
         torch.testing.assert_close(factor[0] @ factor[0].T, 0.25 * expected + torch.diag(zero))
@@ -467,7 +467,7 @@ def both(factors: Array, parts: int, condition: float) -> tuple[Ellipsoid, Devic
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("together", [1, 40, 1 << 25])
 def test_the_same_bits_give_the_same_noise(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape, "TOGETHER", together)
+    monkeypatch.setattr(matrices, "TOGETHER", together)
     factors = np.stack([factor_of(seed, 7, 1e6) for seed in range(blocks)])
     here, there = both(factors, 3, 1e6)
     drawn = here.rest(2.0, seeded_bytes(1)), there.rest(2.0, seeded_bytes(1))

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from deposit_problems import LONG, LOSSES, Problem, drawn, gradient, hessian, whole
 from expunge.bounds.calibration import power_of_two
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks
-from expunge.deposit.shape import Gram, gram_of
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, gram_of
 from expunge.deposit.sums import (
     COARSE,
     CURVATURE_SIZE,

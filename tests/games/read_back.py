@@ -24,9 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.make import optimum
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Norm
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Norm, gram_of, rested
 from expunge.deposit.membership import remove_rows
-from expunge.deposit.shape import gram_of, rested
 from expunge.deposit.sums import CURVATURE_SIZE, GAUGE_MU, sums_of, threes
 from expunge.door import ask
 from expunge.heads import Ridge

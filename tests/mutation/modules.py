@@ -50,7 +50,10 @@ TARGETS = (
             *WHOLE,
         ),
     ),
-    Target("deposit/shape.py", ("tests/deposit/test_shape.py", "tests/deposit/test_make.py")),
+    Target(
+        "deposit/matrices.py",
+        ("tests/deposit/test_shape.py", "tests/deposit/test_matrices.py", "tests/deposit/test_make.py"),
+    ),
     Target(
         "solve/linear.py",
         ("tests/solve/test_*.py", *EVIDENCE, *WHOLE),

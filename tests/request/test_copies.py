@@ -16,7 +16,7 @@ from expunge import train, unlearn
 from expunge.distance import Distance, parse_distance
 from expunge.errors import DataError
 from expunge.heads import Rows
-from expunge.request.survey import (
+from expunge.request.sets import (
     IMPLAUSIBLE,
     INFLATION,
     LARGEST_STEP,
@@ -189,15 +189,15 @@ def test_honest_rows_are_never_refused_at_length(name: str) -> None:
 
 def test_the_probability_is_one_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of a tenth in place of 1e-9, and nothing charged for a fixed number of rows, few of 2,000 are refused."""
-    monkeypatch.setattr("expunge.request.survey.IMPLAUSIBLE", 0.1)
-    monkeypatch.setattr("expunge.request.survey.FEWEST", 1)
+    monkeypatch.setattr("expunge.request.sets.IMPLAUSIBLE", 0.1)
+    monkeypatch.setattr("expunge.request.sets.FEWEST", 1)
     refused = 0
     for seed in range(2000):
         rng = np.random.default_rng(seed)
         levels = np.exp(rng.normal(rng.uniform(-2, 3), rng.uniform(0, 1.5), int(rng.integers(2, 300))))
         counts = Counter(rng.poisson(levels).tolist())
         del counts[0]
-        monkeypatch.setattr("expunge.request.survey._fixed", lambda number: 0.0)
+        monkeypatch.setattr("expunge.request.sets._fixed", lambda number: 0.0)
         refused += copy_factor(counts) is not None
     assert refused <= 200 + 5 * math.sqrt(2000 * 0.1 * 0.9)
 

@@ -15,7 +15,7 @@ from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance
 from expunge.heads import Rows
 from expunge.record import TrainingRecord
-from expunge.request.survey import class_notes, survey, survey_notes
+from expunge.request.sets import class_notes, survey, survey_notes
 
 SAME, SOURCE = Distance("same", 0.0), Distance("source", 0.0)
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from expunge import DataError, ExpungeError, FileError, open_data, read_data
-from expunge.rows.parquet import ReadColumns, column_pages, open_parquet
 from expunge.rows.streams import ParquetStream, Share
+from expunge.rows.tables import ReadColumns, column_pages, open_parquet
 from hostile_parquet import (
     DOUBLE,
     INT32,

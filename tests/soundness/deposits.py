@@ -26,6 +26,7 @@ from torch import Tensor  # noqa: E402
 from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
 from expunge.deposit.file import SCHEMA, Deposit, Numbers  # noqa: E402
+from expunge.deposit.matrices import gram_of  # noqa: E402
 from expunge.deposit.membership import (  # noqa: E402
     look_up,
     remove_rows,
@@ -37,7 +38,6 @@ from expunge.deposit.region import (  # noqa: E402
     Solution,
     smallest_region,
 )
-from expunge.deposit.shape import gram_of  # noqa: E402
 from expunge.deposit.sums import Sums  # noqa: E402
 from expunge.errors import DataError, ModelError  # noqa: E402
 from expunge.heads import Rows  # noqa: E402

@@ -22,9 +22,20 @@ from torch import Tensor
 
 from expunge.bounds.calibration import power_of_four
 from expunge.bounds.ellipsoid import Ellipsoid
-from expunge.deposit.matrices import Blocks, Norm, cholesky_error, inverse_of, largest, square_of
+from expunge.deposit.matrices import (
+    Blocks,
+    DeviceEllipsoid,
+    Gram,
+    Norm,
+    cholesky_error,
+    inverse_of,
+    largest,
+    not_definite,
+    shape_of,
+    square_of,
+    too_small,
+)
 from expunge.deposit.region import Penalty, RetainedProblem, Setting
-from expunge.deposit.shape import DeviceEllipsoid, Gram, not_definite, shape_of, too_small
 from expunge.deposit.sums import Gauge, Sums, folded_size, has_third, is_joint, n_lines
 from expunge.errors import FileError, ModelError
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, Softmax

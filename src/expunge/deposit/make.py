@@ -16,9 +16,8 @@ from expunge.bounds.calibration import mu_for, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
 from expunge.deposit.forecast import Rehearsal, rehearse, rehearse_sizes
-from expunge.deposit.matrices import Norm
+from expunge.deposit.matrices import Gram, Norm, gram_of, not_definite, rested, shape_of
 from expunge.deposit.region import Penalty, Setting
-from expunge.deposit.shape import Gram, gram_of, not_definite, rested, shape_of
 from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax

@@ -4,18 +4,27 @@ Softmax couples all weights: one block of K d x K d. One-vs-rest has K blocks of
 every class. Weights are K x d matrices; a block sees its part of them as a vector.
 
 An eigenvalue is found by Lanczos' iteration and then PROVED: a Cholesky factorisation in float64 that runs to its end
-shows that a matrix is positive definite but for `(q + 4) u trace` (Rump 2006), which is taken off beforehand.
-"""
+shows that a matrix is positive definite but for `(q + 4) u trace` (Rump 2006), which is taken off beforehand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 from torch import Tensor
+
+from expunge.bounds.ellipsoid import TWICE, Ellipsoid, exact_sum, two_product, two_sum
+from expunge.errors import DataError, ModelError
+from expunge.heads import LinearHead, Ridge, RowSet, Softmax
+from expunge.heads.tangent import JacobianRows
 
 UNIT_ROUNDOFF = 2.0**-53
 STEPS = 12  # of Lanczos' iteration
@@ -256,3 +265,282 @@ def top_of(image: Callable[[Tensor], Tensor], like: Tensor) -> float:
         tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = off
         basis = torch.cat([basis, torch.where(more, moved / length.clamp(min=1e-300), 0.0)], dim=2)
     return float(torch.linalg.eigvalsh(tridiagonal).max())
+
+
+# The shape of a deposit's noise, from the retained rows alone: their second moments, exactly, and a power of them
+# Noise is seen, and with many models or a rare row its covariance is too. So the covariance must be one that somebody
+# who has only the retained rows would have drawn from. The Hessian at the anchor is not: the anchor knows who left. The
+# second moments `G_R = E_R[x x']` are, if taking rows out of them leaves no trace; so they are sums of whole numbers.
+# Every feature is rounded to a fixed grid and split into two parts of 15 bits, whose products add up in float64 without
+# any rounding, in whatever order. Then `M_0 = c G_R^t + reg`, the same for every class.
+
+GRID = 2.0**-9  # features are rounded to it, for the shape of the noise alone
+OFFSET = 0.0656  # of a step: decimals of four digits, 255ths and 256ths are 1.5e-6 from where rounding turns
+HALF = 2.0**15  # two parts of a feature: whole numbers of 15 bits each, sign included
+EXACT_BELOW = 2.0**53  # sums of such products are exact in float64
+POWER = 0.75  # t: predictions that are sure make the Hessian flatter than the second moments
+FEW_FEATURES = 1_000  # up to which that power is taken: it needs all eigenvalues, at every deletion
+TOGETHER = 1 << 25  # products at a time, where noise is drawn on a device
+NEARLY = 1e-9  # of a feature's square: what of it may be left beside others to be looked at as nothing
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Exact second moments of `count` rows: `parts` are sums of products of high and high, high and low, low and low
+    parts, 3 x d x d; `support` counts the rows in which a feature is not zero, `off` those in which it was rounded."""
+
+    count: int
+    parts: Tensor
+    support: Tensor
+    off: Tensor
+
+    def without(self, gone: Gram) -> Gram:
+        """Those of the rows that are left, to the last digit."""
+        return Gram(self.count - gone.count, self.parts - gone.parts, self.support - gone.support, self.off - gone.off)
+
+    @property
+    def mean(self) -> Tensor:
+        """`G_R`, d x d: of features as they were rounded."""
+        high, mixed, low = self.parts
+        mean: Tensor = (high * HALF**2 + mixed * HALF + low) * (GRID**2 / self.count)
+        return mean
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are whole numbers that float64 holds exactly, and counts."""
+        counts = torch.stack([self.support, self.off])
+        return (
+            bool((self.parts == self.parts.round()).all() and (counts == counts.round()).all())
+            and float(self.parts.abs().max()) < EXACT_BELOW
+            and float(counts.min()) >= 0.0
+        )
+
+    @property
+    def unseen(self) -> Tensor:
+        """The features that are zero in every row, by number."""
+        return torch.nonzero(self.support == 0.0).reshape(-1)
+
+    def on(self, device: torch.device) -> Gram:
+        return Gram(self.count, self.parts.to(device), self.support.to(device), self.off.to(device))
+
+
+def gram_of(rows: RowSet) -> Gram:
+    """Of these rows; weights of classes do not enter it."""
+    width = rows.n_features
+    parts = torch.zeros((3, width, width), dtype=torch.float64, device=rows.device)
+    support = torch.zeros(width, dtype=torch.float64, device=rows.device)
+    off = torch.zeros_like(support)
+    for block in rows.blocks():
+        features = block.features.double()
+        high, low = split(features)
+        parts[0].addmm_(high.T, high)
+        mixed = high.T @ low
+        parts[1] += mixed + mixed.T
+        parts[2].addmm_(low.T, low)
+        support += (features != 0.0).sum(dim=0)
+        off += ((high * HALF + low) * GRID != features).sum(dim=0)
+    if isinstance(rows, JacobianRows):  # which a network may give with other last digits when they leave
+        off = support
+    made = Gram(len(rows), rows.total(parts), rows.total(support), rows.total(off))
+    # every sum on the way, of whatever order, is at most the larger of two on the diagonal, or twice that
+    if not 2.0 * float(made.parts[[0, 2]].diagonal(dim1=-2, dim2=-1).max()) < EXACT_BELOW:
+        raise DataError(
+            f"second moments of {len(rows):,} rows that float64 does not hold exactly",
+            "rows must be able to leave them without a trace",
+            "Scale the features to ordinary size, or keep a deposit of fewer rows (16 million are always few enough).",
+        )
+    return made
+
+
+def split(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Features on the grid as `high HALF + low`, whole numbers of at most 15 bits; what is longer is cut off.
+
+    >>> high, low = split(torch.tensor([0.002, -100.0, 1e9], dtype=torch.float64))
+    >>> (high * HALF + low).tolist()
+    [1.0, -51200.0, 536854527.0]
+    """
+    whole = _whole(features)
+    high = torch.floor((whole + HALF / 2) / HALF)
+    return high, whole - high * HALF
+
+
+def _whole(features: Tensor) -> Tensor:
+    """On the grid, in its steps."""
+    limit = HALF / 2 - 1
+    return torch.round(features / GRID + OFFSET).clamp(-limit * HALF - limit, limit * HALF + limit)
+
+
+def unsure(features: Tensor, away: Tensor) -> Tensor:
+    """Rows of which a copy so far away, row by row, may have been rounded to another point of the grid."""
+    farther = away[:, None] * (1.0 + 1e-9) + 1e-9 * GRID
+    return (_whole(features.double() - farther) != _whole(features.double() + farther)).any(dim=1)
+
+
+def gram_share(head: LinearHead) -> float:
+    """c: by how much the second moments enter a Hessian where all classes are as likely."""
+    if isinstance(head, Ridge):
+        return 1.0
+    return 1.0 / head.n_classes if isinstance(head, Softmax) else 0.25
+
+
+def shape_of(head: LinearHead, gram: Gram, regulariser: Tensor) -> Tensor | None:
+    """The factor of `M_0`, 1 x d x d lower triangular, one for all classes; None where it is not positive definite.
+
+    `regulariser` is the diagonal of one class.
+    """
+    exponent = 1.0 if isinstance(head, Ridge) or len(gram.support) > FEW_FEATURES else POWER
+    matrix = gram_share(head) * powered(gram.mean, exponent)
+    matrix.diagonal().add_(regulariser)
+    return factored(Blocks(matrix[None], joint=False))
+
+
+def powered(moments: Tensor, exponent: float) -> Tensor:
+    """`tau (G/tau)^t`, tau the mean eigenvalue: the same units whatever the power."""
+    scale = float(moments.diagonal().mean())
+    if exponent == 1.0 or scale == 0.0:
+        return moments.clone()
+    values, vectors = torch.linalg.eigh(moments / scale)
+    made: Tensor = (vectors * values.clamp(min=0.0) ** exponent) @ vectors.T
+    return (made + made.T) * (scale / 2)
+
+
+def centred_shape(factor: Tensor, classes: int) -> Tensor:
+    """`M_0` as classes that compete see it, K d x K d: what is common to all of them is none of its business."""
+    unit = torch.eye(classes, dtype=factor.dtype, device=factor.device) - 1.0 / classes
+    return torch.kron(unit, factor[0] @ factor[0].T)
+
+
+def unused(gram: Gram) -> Tensor:
+    """Directions that no row has any of, k x d, in whole numbers: a constant less all categories of a column is one.
+
+    Of features alone whose values all lie on the grid: their second moments are those of the rows themselves, so that
+    `G v = 0`, in whole numbers, says that `x'v` is zero in every row. What is so but for rounding is left out.
+    """
+    exact = torch.nonzero((gram.off == 0.0) & (gram.support > 0.0)).reshape(-1).cpu()
+    none = torch.zeros((0, len(gram.off)), dtype=torch.float64)
+    if not 1 < len(exact) <= FEW_FEATURES:
+        return none
+    moments = gram.mean.cpu()[exact][:, exact].numpy()
+    sizes = np.sqrt(moments.diagonal())
+    factor, order, rank, _ = dpstrf(moments / np.outer(sizes, sizes), tol=NEARLY, lower=1)
+    basis, rest = order[:rank] - 1, order[rank:] - 1
+    if not len(rest):
+        return none
+    shares = solve_triangular(factor[:rank, :rank], factor[rank:, :rank].T, lower=True, trans="T")
+    vectors = np.zeros((len(rest), len(exact)))
+    vectors[:, basis] = np.rint(shares * sizes[rest] / sizes[basis, None]).T
+    vectors[np.arange(len(rest)), rest] = -1.0
+    vectors = vectors[_in_no_row(gram.parts.cpu()[:, exact][:, :, exact].numpy(), vectors)]
+    made = torch.zeros((len(vectors), len(gram.off)), dtype=torch.float64)
+    made[:, exact] = torch.from_numpy(vectors)
+    return made
+
+
+def _in_no_row(parts: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Of which vectors of whole numbers `(high HALF^2 + mixed HALF + low) v` is zero, exactly."""
+    small: NDArray[np.bool_] = (np.abs(parts) @ np.abs(vectors.T)).max(axis=(0, 1)) < EXACT_BELOW / 2
+    vectors, half = np.where(small[:, None], vectors, 0.0), int(HALF)
+    high, mixed, low = (parts @ vectors.T).astype(np.int64)
+    mixed, zero = mixed + low // half, low % half == 0
+    zero &= (mixed % half == 0) & (high + mixed // half == 0)
+    return np.asarray(small & zero.all(axis=0))
+
+
+def rested(weights: Tensor, gram: Gram, regulariser: Tensor) -> tuple[Tensor, float]:
+    """Weights, K x d, with nothing in features and directions that no row has but what the regulariser puts there.
+
+    No row's outputs change, and wherever the optimum of these rows is, it is so too: what else is there is of rows that
+    went, or noise. Also by how much rounding leads away from that, in norm.
+    """
+    made = weights.clone()
+    made[:, gram.unseen.to(weights.device)] = 0.0
+    directions = unused(gram).to(weights.device)
+    if not len(directions):
+        return made, 0.0
+    steep, lost = directions * regulariser, 0.0
+    for _ in range(2):  # the second corrects the rounding of the first
+        shares = torch.linalg.solve(steep @ directions.T, steep @ made.T).T
+        made = made - shares @ directions
+        lost += float((shares.abs() @ directions.abs()).norm()) + float(made.norm())
+    return made, 2.0 * (len(directions) + 2) * UNIT_ROUNDOFF * lost
+
+
+def not_definite() -> ModelError:
+    """Why there can be no deposit of some models."""
+    return ModelError(
+        "the second moments of the rows, with the regulariser, are not positive definite, as far as float64 can tell",
+        "the noise takes its shape from them",
+        "Train with a larger l2, or leave out features that are combinations of others.",
+    )
+
+
+def too_small() -> DataError:
+    """Why there can be no noise for rows that are nothing where they are rounded for it."""
+    return DataError(
+        "every feature of every row is zero, or smaller than a thousandth",
+        "noise takes its shape from features that are rounded to 1/512",
+        "Scale the features to ordinary size; where all rows but such have left, delete the model and its deposit.",
+    )
+
+
+# Drawing noise of this shape on a GPU ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceEllipsoid(Ellipsoid):
+    """Noise whose factors, b x q x q, are on a device; it is drawn there, by the same arithmetic.
+
+    Of n weights the shape has n^2 numbers; to send them over and to go through them with twice the digits on a
+    processor takes many times as long as all the rest of a request. Sums and products of float64 are rounded on a GPU
+    as they are anywhere: none of those below is fused with another, since each is a call of its own.
+    """
+
+    shape: Tensor | None = None
+
+    def whitened(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        parts = torch.from_numpy(vectors.reshape(len(vectors), *self._parts)).to(self._factors)
+        if len(self._factors) == 1:
+            return np.asarray((parts @ self._factors[0]).reshape(len(vectors), -1).cpu())
+        by_block = torch.bmm(parts.transpose(0, 1), self._factors)  # a broadcast product would copy them for each
+        return np.asarray(by_block.transpose(0, 1).reshape(len(vectors), -1).cpu())
+
+    @property
+    def _factors(self) -> Tensor:
+        assert self.shape is not None
+        return self.shape
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        size = int(self._factors.shape[-1])
+        return self.n_parameters // size, size
+
+    def _shared(self, normals: NDArray[np.float64]) -> Iterator[tuple[Any, NDArray[np.float64]]]:
+        if len(self._factors) == 1:
+            yield self._factors[0], normals
+        else:
+            yield from zip(self._factors, normals[:, None], strict=True)
+
+    def _backward(self, factor: Any, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        columns = torch.from_numpy(np.ascontiguousarray(rows.T)).to(factor)
+        return np.asarray(torch.linalg.solve_triangular(factor.T, columns, upper=True).T.cpu())
+
+    def _left(
+        self, factor: Any, solutions: NDArray[np.float64], beyond: NDArray[np.float64], normals: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`z - L' (y + beyond)` with twice the digits of float64, some columns of L at a time."""
+        own, more, goal = (
+            torch.from_numpy(np.ascontiguousarray(each)).to(factor) for each in (solutions, beyond, normals)
+        )
+        left, squares = torch.empty_like(goal), torch.zeros(len(own), dtype=torch.float64, device=factor.device)
+        step = max(1, TOGETHER // own.numel())
+        for start in range(0, len(factor), step):
+            columns = slice(start, start + step)
+            transposed = factor[start:, columns].T.contiguous()  # above the diagonal there is nothing
+            products, lost = two_product(transposed, own[:, None, start:])
+            smaller = (lost + transposed * more[:, None, start:]).sum(dim=2)
+            total, off = exact_sum(products, torch.concatenate)
+            difference, rounded = two_sum(goal[:, columns], -total)
+            left[:, columns] = difference + (rounded - off - smaller)
+            squares += (own[:, start:].abs() @ transposed.abs().T).square().sum(dim=1)
+        unseen = squares.sqrt() * ((len(factor) + 64) * TWICE)
+        return np.asarray(left.cpu()), np.asarray(unseen.cpu())

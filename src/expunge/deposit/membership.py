@@ -14,8 +14,7 @@ from torch import Tensor
 
 from expunge.bounds.calibration import power_of_two
 from expunge.deposit.file import Deposit
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks
-from expunge.deposit.shape import gram_of, rested, unsure
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, gram_of, rested, unsure
 from expunge.deposit.sums import Sums, by_class, copy_error, sizes_of, sums_of, threes
 from expunge.errors import DataError
 from expunge.heads import Logistic, OneVsRest, Ridge, Rows, RowSet, Softmax
@@ -245,7 +244,7 @@ def distances(membership: Membership, rows: Rows) -> NDArray[np.float64]:
 
 
 def _require_sure(deposit: Deposit, rows: Rows, membership: Membership, away: NDArray[np.float64]) -> None:
-    """Refuse a copy of which it is not sure to which point of the grid its original was rounded (shape.py), or in which
+    """Refuse a copy of which it is not sure to which point of the grid its original was rounded (`Gram`), or in which
     features that has zeros."""
     if deposit.of_network:
         return

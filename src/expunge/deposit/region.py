@@ -25,8 +25,7 @@ from expunge.bounds.deposit import (
     bend_third_slope,
     weighted_radius,
 )
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, largest, square_of
-from expunge.deposit.shape import centred_shape
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
 
 # The step from the retained rows' sums: Newton's, and with third derivatives on to the root of a quadratic ----------

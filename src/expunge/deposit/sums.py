@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 
 from expunge.bounds.calibration import power_of_two
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, factored, inverse_of
-from expunge.deposit.shape import Gram
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored, inverse_of
 from expunge.errors import OptionError
 from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
 from expunge.heads.linear import product_means

@@ -33,10 +33,9 @@ from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
 from expunge.deposit.file import Deposit
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, is_definite
+from expunge.deposit.matrices import GRID, UNIT_ROUNDOFF, Blocks, is_definite, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.shape import GRID, rested
 from expunge.deposit.sums import Sums, sizes_of
 from expunge.deposit.with_surrogate import (
     SurrogateRegion,
@@ -52,8 +51,18 @@ from expunge.heads import Rows, RowSet
 from expunge.heads.rows import in_memory
 from expunge.model import read_model
 from expunge.record import loss_named, read_published
-from expunge.request.sets import FORCED, FORGET, SURROGATE, is_labelled, refuse_squashed, rows_of, weighted_rows
-from expunge.request.survey import Multiplicities, against_the_distance, survey
+from expunge.request.sets import (
+    FORCED,
+    FORGET,
+    SURROGATE,
+    Multiplicities,
+    against_the_distance,
+    is_labelled,
+    refuse_squashed,
+    rows_of,
+    survey,
+    weighted_rows,
+)
 from expunge.rows.hashes import PRECISIONS
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact

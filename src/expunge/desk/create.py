@@ -16,7 +16,7 @@ from expunge.bounds import Ball
 from expunge.bounds.calibration import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale, mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS
-from expunge.deposit.shape import gram_share
+from expunge.deposit.matrices import gram_share
 from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
 from expunge.desk.policy import DEPOSIT, Layout, Policy

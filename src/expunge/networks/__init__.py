@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from expunge.networks.head import BoundedLinear, SplitModel, module_digest, split_head, with_head
+from expunge.networks.encoders import BoundedLinear, SplitModel, module_digest, split_head, with_head
 
 __all__ = ["BoundedLinear", "SplitModel", "module_digest", "split_head", "with_head"]

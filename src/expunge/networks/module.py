@@ -31,7 +31,7 @@ from expunge.door import ask
 from expunge.errors import OptionError
 from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import Unlearned, carry_out
-from expunge.networks.head import add_tensor
+from expunge.networks.encoders import add_tensor
 from expunge.record import MODULE, Label, TrainingRecord
 from expunge.request.promise import Promise, computing_device, wanted_distance
 from expunge.request.request import Request

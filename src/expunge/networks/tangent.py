@@ -28,7 +28,7 @@ from expunge.heads import LinearHead
 from expunge.heads.tangent import ACCURATE, JacobianRows, Tangent, TangentRows
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
-from expunge.networks.head import module_digest
+from expunge.networks.encoders import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
 from expunge.request.promise import Promise, computing_device, require_none_with_deposit
 from expunge.request.request import Request, described_model, described_step

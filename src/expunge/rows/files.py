@@ -31,7 +31,6 @@ from expunge.rows.arrays import (
     require_tensors,
 )
 from expunge.rows.features import as_labels
-from expunge.rows.parquet import open_parquet
 from expunge.rows.preparation import RARE, Preparation, learn
 from expunge.rows.streams import ParquetStream, Segment, StoredStream, Stream
 from expunge.rows.tables import (
@@ -46,6 +45,7 @@ from expunge.rows.tables import (
     is_table,
     label_error,
     missing_error,
+    open_parquet,
     read_columns,
     read_table,
     require_columns,

@@ -36,7 +36,6 @@ import pyarrow.compute as pc
 from expunge.errors import DataError, OptionError
 from expunge.record import prepared_names
 from expunge.rows.arrays import Array
-from expunge.rows.parquet import is_list, is_text
 from expunge.rows.tables import (
     DATES,
     MISSING,
@@ -44,6 +43,8 @@ from expunge.rows.tables import (
     Table,
     Words,
     choose_label,
+    is_list,
+    is_text,
     label_error,
     looks_like_data,
     require_columns,

@@ -39,8 +39,16 @@ from expunge.rows.features import (
     require_width,
     row_norms,
 )
-from expunge.rows.parquet import ReadColumns, is_list, open_parquet, require_group_bearable
-from expunge.rows.tables import Table, choose_columns, name_features, require_types
+from expunge.rows.tables import (
+    ReadColumns,
+    Table,
+    choose_columns,
+    is_list,
+    name_features,
+    open_parquet,
+    require_group_bearable,
+    require_types,
+)
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory, require_room
 

@@ -73,7 +73,7 @@ def train(
     max_norm: float | None = option(
         "Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the data "
         "would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit the "
-        "longest row's length, rounded up to two digits."
+        "longest row's length, rounded up to a power of two."
     ),
     loss: str = option(
         "softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of softmax "

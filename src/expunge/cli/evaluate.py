@@ -117,7 +117,7 @@ def audit(
     epsilon: float = option("What the tasks' certificates claim.", 1.0),
     delta: float = option("What the tasks' certificates claim.", 1e-3),
     certificate: Path | None = option(
-        "Audit the setting of this dossier (or old certificate) instead.",
+        "Audit the setting of this dossier instead.",
         section="A certificate of yours, with the source",
     ),
     model: Path | None = option("With --certificate: the model from before."),

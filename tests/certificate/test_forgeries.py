@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -281,7 +281,7 @@ def test_noise_below_what_the_region_needs_is_not_enough(name: str) -> None:
 def test_a_deposit_with_and_one_without_a_surrogate_cannot_pass_for_each_other(start: str, kind: str) -> None:
     """Their facts have other names, so that neither can be read as the other."""
     distance = Distance(kind, 0.0)
-    said = vars(distance) | {"meaning": distance.meaning}
+    said = asdict(distance) | {"meaning": distance.meaning}
     with pytest.raises(VerificationFailed, match="lacks or adds"):
         verify(redone(changed(of(start), {"distance": said})))
 

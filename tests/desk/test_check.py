@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import random
@@ -626,6 +627,8 @@ def test_dossiers_that_are_not_at_hand_are_told(ledger: Desk) -> None:
 def test_a_statement_that_does_not_follow_from_its_dossier_fails(ledger: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the certificate's own checks: the digests alone would pass where the desk itself wrote what is false."""
     asked = []
-    monkeypatch.setattr("expunge.desk.status.verify_statement", lambda *given: asked.append(given))
+    monkeypatch.setattr(
+        importlib.import_module("expunge.desk.status"), "verify_statement", lambda *given: asked.append(given)
+    )
     verify_desk(ledger)
     assert [(given[1].parent.name, given[2] is not None) for given in asked] == [("0001", True), ("0002", True)]

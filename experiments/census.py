@@ -22,7 +22,7 @@ from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
 from expunge.door import ask
 from expunge.evaluate.case import Labelled, Splits, make_case
-from expunge.evaluate.methods import Outcome
+from expunge.evaluate.methods import MethodResult
 from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
@@ -104,7 +104,7 @@ def _outlooks(
         _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
         assert derived.noise is not None  # the region of a finite distance is finite
         share = derived.noise.length / float(request.weights.norm())
-        published = Outcome(updated, derived.noise).ensemble(wanted["draws"], generator)
+        published = MethodResult(updated, derived.noise).ensemble(wanted["draws"], generator)
         after = float(np.mean([_accuracy(weights, test) for weights in published]))
         outcomes.append(
             {

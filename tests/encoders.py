@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expunge.rows.arrays import Examples
+from expunge.rows.arrays import EncoderInputs
 
 RANDOM = np.random.default_rng(3)
 
@@ -36,12 +36,12 @@ def net() -> Net:
     return Net()
 
 
-def examples(count: int = 90) -> Examples:
+def examples(count: int = 90) -> EncoderInputs:
     labels = np.arange(count) % 2
     images = RANDOM.integers(0, 100, (count, 1, 4, 4), dtype=np.uint8)
     images[labels == 1, :, :2] += 120
-    return Examples(images, labels, "it")
+    return EncoderInputs(images, labels, "it")
 
 
-def wanted(given: Examples) -> Tensor:
+def wanted(given: EncoderInputs) -> Tensor:
     return Trunk(net())(torch.from_numpy(given.inputs).float() / 255).detach()

@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.datasets.cifar import read_batch
 from expunge.errors import FileError
-from expunge.rows.arrays import DAMAGE, Array, Examples, checked_examples, damage_error, read_picture
+from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, checked_examples, damage_error, read_picture
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
 
@@ -31,7 +31,7 @@ BATCH = re.compile(r"(data_batch_[0-9]+|test_batch)(\.png)?$")
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def read_mnist(path: Path) -> Examples:
+def read_mnist(path: Path) -> EncoderInputs:
     """Images of an idx file, with the labels that are beside it."""
     try:
         return checked_examples(read_idx(path), read_idx(_labels_beside(path)), str(path))
@@ -39,7 +39,7 @@ def read_mnist(path: Path) -> Examples:
         raise damage_error(path, error) from error
 
 
-def read_cifar(folder: Path, split: str = "train") -> Examples:
+def read_cifar(folder: Path, split: str = "train") -> EncoderInputs:
     """CIFAR-10's batches in a folder, `train` or `test`, as python batches or as pictures."""
     names = "data_batch_*" if split == "train" else "test_batch*"
     files = sorted(path for path in folder.glob(names) if BATCH.match(path.name))

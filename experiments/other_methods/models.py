@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expunge.evaluate.methods import Outcome
+from expunge.evaluate.methods import MethodResult
 from expunge.heads import LinearHead, Rows
 from expunge.noise import Noise
 
@@ -18,7 +18,7 @@ RETAINED = "retained rows"
 
 
 @dataclass(frozen=True)
-class Forgotten(Outcome):
+class Forgotten(MethodResult):
     """What a peer ends with: models that were drawn, or weights and noise as any method has them.
 
     `steps` are passes over the retained rows at deletion, `seconds` what one deletion took of one core, `redrawn` how

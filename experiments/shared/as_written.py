@@ -23,7 +23,7 @@ from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
-from expunge.evaluate.methods import Outcome, plain_noise
+from expunge.evaluate.methods import MethodResult, plain_noise
 from expunge.noise import Noise
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.newton import RetainedEquation, SurrogateEquation
@@ -41,8 +41,8 @@ class Fixed:
     noise: Noise
     name: str = NAME
 
-    def run(self, case: Case) -> Outcome:
-        return Outcome(self.updated, self.noise)
+    def run(self, case: Case) -> MethodResult:
+        return MethodResult(self.updated, self.noise)
 
 
 def solved_as_written(problem: SurrogateEquation) -> tuple[Tensor, float]:

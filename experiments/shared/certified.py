@@ -25,7 +25,7 @@ from expunge.certificate.derive import held_region
 from expunge.distance import Distance
 from expunge.door import ask
 from expunge.evaluate.case import Labelled, Splits, make_case
-from expunge.evaluate.methods import Outcome
+from expunge.evaluate.methods import MethodResult
 from expunge.evidence import Measurement, build_claim, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
@@ -162,7 +162,7 @@ def _outcome(
     """Noise and mean accuracy at this epsilon; the measurements do not depend on it."""
     _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
     assert derived.noise is not None  # the region of a finite distance is finite
-    published = Outcome(request.weights + measured.step.update, derived.noise).ensemble(draws, generator)
+    published = MethodResult(request.weights + measured.step.update, derived.noise).ensemble(draws, generator)
     accuracies = [_accuracy(weights, test) for weights in published]
     refused = derived.noise.length > float(request.weights.norm())
     return {"epsilon": epsilon, "sigma": derived.sigma, "accuracy": float(np.mean(accuracies)), "refused": refused}

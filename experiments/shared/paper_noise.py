@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
-from expunge.evaluate.methods import Outcome, plain_noise
+from expunge.evaluate.methods import MethodResult, plain_noise
 from expunge.solve.newton import SurrogateEquation, newton_step
 
 PAPER_EPSILON, PAPER_DELTA = 5.0 * math.e**3, 1.0
@@ -30,7 +30,7 @@ class PaperNoise:
     epsilon: float = PAPER_EPSILON
     delta: float = PAPER_DELTA
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+    def unlearn(self, case: Case, with_source: bool) -> MethodResult:
         stand_in = case.rows["train" if with_source else "surrogate"]
         forget, n_source = case.rows["forget"], len(case.rows["train"])
         step = newton_step(SurrogateEquation(case.objective, case.weights, forget, stand_in, n_source), single=True)
@@ -45,4 +45,4 @@ class PaperNoise:
         notes = (VACUOUS,) if self.delta >= 1 else ("the paper's constants do not hold for this loss",)
         error = bound.radius if self.error is None else self.error
         sigma = sigma_classical(error, self.epsilon, self.delta)
-        return Outcome(case.weights + step.update, plain_noise(sigma, case.weights), notes=notes)
+        return MethodResult(case.weights + step.update, plain_noise(sigma, case.weights), notes=notes)

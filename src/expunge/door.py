@@ -175,7 +175,7 @@ def ask(
 
 
 @dataclass(frozen=True)
-class _Start:
+class _Basis:
     """What follows from the model alone. `left` is the record of what earlier deletions left of the source, `dtype`
     what forget rows are read in."""
 
@@ -192,7 +192,7 @@ def _begin(
     execution: Execution,
     digest: str | None,
     store: torch.dtype | None,
-) -> _Start:
+) -> _Basis:
     if model is None:
         raise OptionError("no model", "without a deposit it is needed", "Give the model, or the deposit.")
     record = record_for(model, declared)
@@ -209,7 +209,7 @@ def _begin(
     published = store or model.weight.dtype
     subject = LinearSubject(model, record, head_of(model, record), weights, digest or model.sha256(), published)
     past = nothing_forgotten(model) if series is None or series.past is None else series.past
-    return _Start(subject, record_without(record, past.counts), dtype_named(record.rows_dtype), told)
+    return _Basis(subject, record_without(record, past.counts), dtype_named(record.rows_dtype), told)
 
 
 def _begin_with_deposit(
@@ -220,7 +220,7 @@ def _begin_with_deposit(
     execution: Execution,
     digest: str | None,
     store: torch.dtype | None,
-) -> _Start:
+) -> _Basis:
     dtype = None if execution.dtype == "float64" else execution.dtype
     require_none_with_deposit({"dtype": dtype, **vars(declared)})
     require_linear(deposit)
@@ -239,7 +239,7 @@ def _begin_with_deposit(
     before = digest or (None if model is None else model.sha256()) or anchor.sha256()
     subject = LinearSubject(anchor, record, deposit.head, anchor.matrix(execution.place), before, published)
     left = replace(record, n_source=deposit.numbers.n_rows, class_counts=deposit.numbers.class_counts)
-    return _Start(subject, left, torch.float64)
+    return _Basis(subject, left, torch.float64)
 
 
 def _ask_network(

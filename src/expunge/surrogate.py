@@ -61,7 +61,7 @@ class Moments:
     sampled_largest: float
 
 
-class Spread(Protocol):
+class ChangeSpread(Protocol):
     """How the change of gradient f spreads over a set about its mean c; see `heads/`."""
 
     mean: Tensor
@@ -101,7 +101,7 @@ def change_moments(
     """
     n_rows = len(surrogate)
     advance("Moments (rows)", 0, 2 * n_rows)
-    spread: Spread = head.spread(weights, update, surrogate)
+    spread: ChangeSpread = head.spread(weights, update, surrogate)
     advance("Moments (rows)", n_rows, 2 * n_rows)
     mean, sums = spread.mean, spread.sums()
     advance("Moments (rows)", 2 * n_rows, 2 * n_rows)

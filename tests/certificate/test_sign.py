@@ -22,7 +22,7 @@ from expunge.certificate.sign import (
     FAILED,
     PASSED,
     WARNED,
-    Subject,
+    AttestedFile,
     as_file,
     audit_result,
     generate_keys,
@@ -347,7 +347,7 @@ def test_a_verification_result_has_the_fields_of_its_specification(workshop: Pat
     ],
 )
 def test_a_test_result_is_as_bad_as_its_worst_part(outcomes: dict[str, str], result: str) -> None:
-    made = read_test_result(audit_result([Subject("model.safetensors", "00" * 32)], outcomes, {"runs": 5}))
+    made = read_test_result(audit_result([AttestedFile("model.safetensors", "00" * 32)], outcomes, {"runs": 5}))
     assert made["result"] == result
     for kind in (PASSED, WARNED, FAILED):
         named = [f"EXPUNGE_AUDIT_{name.upper()}" for name, ended in outcomes.items() if ended == kind]
@@ -355,7 +355,7 @@ def test_a_test_result_is_as_bad_as_its_worst_part(outcomes: dict[str, str], res
 
 
 def test_files_signed_and_not(keys: tuple[Path, Path], tmp_path: Path) -> None:
-    content = audit_result([Subject("model.safetensors", "00" * 32)], {"a": PASSED}, {})
+    content = audit_result([AttestedFile("model.safetensors", "00" * 32)], {"a": PASSED}, {})
     assert json.loads(as_file(content)) == content
     (tmp_path / "signed").write_bytes(seal_in_toto(content, signing.read_private_key(keys[0])))
     assert opened(tmp_path / "signed", keys[1]) == content

@@ -9,18 +9,18 @@ import pytest
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.forecast import (
+    DepositVerdict,
     Forecast,
     Rehearsal,
     Size,
     SizeForecast,
     Trial,
-    Verdict,
     forecast,
     verdict_of,
 )
 from small_deposit import N_SOURCE, kept
 
-VERDICT = Verdict(1.0, 0, 0, 0)
+VERDICT = DepositVerdict(1.0, 0, 0, 0)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -51,7 +51,7 @@ def test_groups_without_a_region_are_counted_not_averaged() -> None:
     assert found.sizes == (Size(7, 2, 1),)
     assert found.forecasts == (SizeForecast(7, 1.0, None, None, 2),)
     assert found.affordable[0].at_once == 0
-    assert found.verdict == Verdict(1.0, 0, 0, 0), "no single row was tried"
+    assert found.verdict == DepositVerdict(1.0, 0, 0, 0), "no single row was tried"
 
 
 def test_the_verdict_by_hand() -> None:
@@ -62,10 +62,10 @@ def test_the_verdict_by_hand() -> None:
     needs = [0.0, deposit.levels[0] * 0.99, deposit.levels[1] * 0.99, deposit.levels[-1] * 1.01, math.inf]
     rehearsed = [Rehearsal(1, tuple(Trial(need * mu, None) for need in needs))]
     assert deposit.levels[1] < quiet
-    assert verdict_of(deposit, rehearsed, 1e-3) == Verdict(1.0, 5, 3, 2)
-    assert Verdict(1.0, 5, 3, 2).serves
-    assert Verdict(1.0, 4, 2, 0).serves
-    assert not Verdict(1.0, 5, 2, 2).serves
+    assert verdict_of(deposit, rehearsed, 1e-3) == DepositVerdict(1.0, 5, 3, 2)
+    assert DepositVerdict(1.0, 5, 3, 2).serves
+    assert DepositVerdict(1.0, 4, 2, 0).serves
+    assert not DepositVerdict(1.0, 5, 2, 2).serves
 
 
 def test_affordable_ends_at_the_first_size_that_is_not() -> None:

@@ -18,7 +18,7 @@ from expunge.estimate.comparison import (
     FEWEST_ROWS,
     NOTHING_AGAINST,
     Comparison,
-    Verdict,
+    Doubts,
     compare,
     of_chains,
     of_entropy,
@@ -156,7 +156,7 @@ def test_what_is_in_order_tells() -> None:
     assert of_chains(MIXED) == []
     assert of_entropy(FOUND, AGREEING) == []
     assert NOTHING_AGAINST.tells
-    assert not Verdict(("a reason",)).tells
+    assert not Doubts(("a reason",)).tells
 
 
 @pytest.mark.parametrize(

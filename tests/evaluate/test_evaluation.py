@@ -38,8 +38,8 @@ from expunge.evaluate.evaluation import (
 from expunge.evaluate.methods import (
     CertifiedNoise,
     GivenModel,
+    MethodResult,
     Original,
-    Outcome,
     Retrain,
     UnlearnMinus,
     UnlearnPlus,
@@ -59,8 +59,8 @@ class Bring:
 
     name: str = "zeros"
 
-    def run(self, case: Case) -> Outcome:
-        return Outcome(torch.zeros_like(case.weights), plain_noise(0.001, case.weights))
+    def run(self, case: Case) -> MethodResult:
+        return MethodResult(torch.zeros_like(case.weights), plain_noise(0.001, case.weights))
 
 
 def test_every_metric_runs_on_every_method(case: Case) -> None:

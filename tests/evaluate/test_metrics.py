@@ -20,7 +20,7 @@ from experiments.datasets.splits import class_split
 from experiments.shared.paper_task import paper_splits
 from expunge.errors import DataError
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.methods import Outcome, plain_noise
+from expunge.evaluate.methods import MethodResult, plain_noise
 from expunge.evaluate.metrics import (
     LikelihoodRatio,
     Score,
@@ -116,7 +116,7 @@ def test_points_halve_from_bucket_to_bucket_and_end() -> None:
 
 def test_retraining_is_its_own_ceiling(case: Case) -> None:
     """Two independent sets of retrained models: the score is below 1 by the noise of N models alone, alike for every draw."""
-    outcome = Outcome(case.retrained, plain_noise(0.01, case.weights))
+    outcome = MethodResult(case.retrained, plain_noise(0.01, case.weights))
     scores = []
     for seed in range(3):
         generator = np.random.default_rng(seed)
@@ -124,7 +124,7 @@ def test_retraining_is_its_own_ceiling(case: Case) -> None:
         scores.append(forget_score(*pair).score)
     values = [score.value for score in scores]
     assert max(values) - min(values) < 4 * max(score.error for score in scores)
-    original = Outcome(case.weights, plain_noise(0.01, case.weights))
+    original = MethodResult(case.weights, plain_noise(0.01, case.weights))
     generator = np.random.default_rng(9)
     pair = [confidences(one.ensemble(64, generator), case.rows["forget"]) for one in (original, outcome)]
     assert forget_score(*pair).score.value < 0.5 * min(values)

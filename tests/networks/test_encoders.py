@@ -22,7 +22,7 @@ from expunge.cli import main
 from expunge.networks import encoders as module_under_test
 from expunge.networks import module_digest, split_head, with_head
 from expunge.networks.encoders import Encoder, Normalisation, embed, load_encoder, module_encoder
-from expunge.rows.arrays import Examples
+from expunge.rows.arrays import EncoderInputs
 from expunge.rows.output import open_run
 
 # From images to features: the same whatever the batch, continued after a stop, refused where they would not be features.
@@ -77,7 +77,7 @@ def test_what_is_not_features() -> None:
     with pytest.raises(ModelError, match="one row of real features"):
         embed(examples(), module_encoder(nn.Identity()))
     with pytest.raises(DataError, match="Convert whole numbers to floats"):
-        embed(Examples(examples().inputs.astype(np.int64), examples().labels, "it"), module_encoder(Trunk(net())))
+        embed(EncoderInputs(examples().inputs.astype(np.int64), examples().labels, "it"), module_encoder(Trunk(net())))
     infinite = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     nn.init.constant_(infinite[1].weight, 3e38)
     with pytest.raises(DataError, match="every feature must be finite"):
@@ -93,7 +93,7 @@ def command(*line: object) -> dict[str, object]:
 @pytest.mark.parametrize("end", [".npz", ".safetensors"])
 def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
     given = {name: examples(count) for name, count in (("source", 200), ("surrogate", 150), ("forget", 0))}
-    given["forget"] = Examples(given["source"].inputs[:4], given["source"].labels[:4], "it")
+    given["forget"] = EncoderInputs(given["source"].inputs[:4], given["source"].labels[:4], "it")
     for name, part in given.items():
         np.savez(tmp_path / f"{name}-images.npz", X=part.inputs, y=part.labels)
         where = tmp_path / f"{name}{end}"

@@ -17,7 +17,7 @@ from expunge import DataError, ModelError, train, unlearn
 from expunge.certificate.wording import ENCODERS
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Normalisation, embed, load_encoder
-from expunge.rows.arrays import Examples
+from expunge.rows.arrays import EncoderInputs
 from notebooks import FOLDER, run
 
 # Real encoders and classifiers of other libraries, where those are installed (`make libraries`).
@@ -56,9 +56,9 @@ def export(path: Path, *, beside: bool, shift: float = 0.0) -> Path:
     return path
 
 
-def some(count: int = 20) -> Examples:
+def some(count: int = 20) -> EncoderInputs:
     draws = np.random.default_rng(0)
-    return Examples(draws.normal(size=(count, 1, 4, 4)).astype(np.float32), np.arange(count) % 3, "it")
+    return EncoderInputs(draws.normal(size=(count, 1, 4, 4)).astype(np.float32), np.arange(count) % 3, "it")
 
 
 @needs("onnxruntime", "onnx", "onnxscript")
@@ -199,7 +199,7 @@ def onnx_file(path: Path, rows: int | str = "rows") -> Path:
 def test_features_are_those_of_the_file(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(0, 255, (70, 3, 2, 2), dtype=np.uint8)
     encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
-    found = embed(Examples(images, np.arange(70) % 2, "it"), encoder, preparation=Normalisation(), batch=16)
+    found = embed(EncoderInputs(images, np.arange(70) % 2, "it"), encoder, preparation=Normalisation(), batch=16)
     expected = np.maximum((images.reshape(70, -1) / np.float32(255)) @ WEIGHTS, 0.0)
     np.testing.assert_allclose(found.features, expected, rtol=1e-5, atol=1e-6)
     assert len(found.encoder) == 64
@@ -216,7 +216,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(70, 3, 4, 4), (70, 12)])
 def test_inputs_it_does_not_take(tmp_path: Path, shape: tuple[int, ...]) -> None:
     encoder = load_encoder(str(onnx_file(tmp_path / "encoder.onnx")))
-    given = Examples(np.zeros(shape, dtype=np.uint8), np.arange(70) % 2, "it")
+    given = EncoderInputs(np.zeros(shape, dtype=np.uint8), np.arange(70) % 2, "it")
     with pytest.raises(DataError, match="does not take"):
         embed(given, encoder, preparation=Normalisation(), batch=16)
 

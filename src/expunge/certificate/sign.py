@@ -65,7 +65,7 @@ PASSED, WARNED, FAILED = "PASSED", "WARNED", "FAILED"
 
 
 @dataclass(frozen=True)
-class Subject:
+class AttestedFile:
     """A file that is spoken of. Its name is what Expunge calls it: the name it was given may say whose it is."""
 
     name: str
@@ -77,10 +77,10 @@ class Subject:
         return {"name": self.name, "digest": {"sha256": self.sha256}, **told}
 
 
-def subjects_of(statement: Statement, file_sha256: str, *, signed: bool = False) -> tuple[Subject, Subject]:
+def subjects_of(statement: Statement, file_sha256: str, *, signed: bool = False) -> tuple[AttestedFile, AttestedFile]:
     """The published model and the statement's file."""
     name = SIGNED_NAME if signed else STATEMENT_NAME
-    return Subject(MODEL_NAME, statement.model_sha256), Subject(name, file_sha256)
+    return AttestedFile(MODEL_NAME, statement.model_sha256), AttestedFile(name, file_sha256)
 
 
 def verification_result(
@@ -114,7 +114,7 @@ def verification_result(
     return _in_toto([model, replace(document, annotations=promised)], SVR_TYPE, predicate)
 
 
-def audit_result(subjects: Sequence[Subject], outcomes: dict[str, str], setting: Json) -> Json:
+def audit_result(subjects: Sequence[AttestedFile], outcomes: dict[str, str], setting: Json) -> Json:
     """How audits of a model ended, by name; `setting` is how they were run, of which everybody may know."""
     worst = next((kind for kind in (FAILED, WARNED) if kind in outcomes.values()), PASSED)
     named = {
@@ -125,7 +125,7 @@ def audit_result(subjects: Sequence[Subject], outcomes: dict[str, str], setting:
     return _in_toto(subjects, TEST_RESULT_TYPE, {"result": worst, "configuration": configuration, **named})
 
 
-def _in_toto(subjects: Sequence[Subject], kind: str, predicate: Json) -> Json:
+def _in_toto(subjects: Sequence[AttestedFile], kind: str, predicate: Json) -> Json:
     named = [subject.to_json() for subject in subjects]
     return {"_type": STATEMENT_TYPE, "subject": named, "predicateType": kind, "predicate": predicate}
 
@@ -230,7 +230,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 def in_toto(document: Statement) -> Json:
     """An in-toto statement about the published model."""
-    return _in_toto([Subject(MODEL_NAME, document.model_sha256)], PREDICATE_TYPE, document.content)
+    return _in_toto([AttestedFile(MODEL_NAME, document.model_sha256)], PREDICATE_TYPE, document.content)
 
 
 def seal(document: Statement, key: Ed25519PrivateKey) -> bytes:

@@ -10,13 +10,13 @@ from expunge.cli.desk import desk
 from expunge.cli.distance import distance
 from expunge.cli.evaluate import audit, evaluate
 from expunge.cli.networks import embed, tangent
-from expunge.cli.options import Group
+from expunge.cli.options import CommandGroup
 from expunge.cli.train import deposit, member, predict, score, train
 from expunge.cli.unlearn import plan, unlearn
 from expunge.cli.verify import card, keygen, report, sign, verify
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="expunge")
 def main() -> None:
     """Remove people's data from a trained classifier when the training data no longer exists.

@@ -125,7 +125,7 @@ def table_of(
     return table
 
 
-class Aside(Plain):
+class StandardError(Plain):
     """Standard error: progress and remarks, which are never worth stopping for."""
 
     def print(self, *parts: Any, **options: Any) -> None:
@@ -137,7 +137,7 @@ class Aside(Plain):
 
 
 out = Screen()
-err = Aside(stderr=True)
+err = StandardError(stderr=True)
 
 
 def say_json(content: Any) -> None:

@@ -11,7 +11,7 @@ import click
 from expunge.bounds.calibration import publishable
 from expunge.cli.console import out, progress, say_aside
 from expunge.cli.files import LABEL, read_rows
-from expunge.cli.options import Group, argument, command, options_of, written_to
+from expunge.cli.options import CommandGroup, argument, command, options_of, written_to
 from expunge.cli.verify import SIGN_KEY, Names
 from expunge.desk.policy import DEPOSIT, Policy
 from expunge.request.promise import Declared
@@ -473,7 +473,7 @@ def verify(
     }
 
 
-@click.group(cls=Group, short_help="A deletion desk: take requests, forget, publish, keep a ledger.")
+@click.group(cls=CommandGroup, short_help="A deletion desk: take requests, forget, publish, keep a ledger.")
 def desk() -> None:
     """A deletion desk: a folder that takes requests, forgets, publishes and keeps a ledger.
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import end_stopped, out, progress
-from expunge.cli.files import LABEL, Verdict, verdict_file
+from expunge.cli.files import LABEL, VerdictFile, verdict_file
 from expunge.cli.options import command, written_to
 from expunge.cli.unlearn import MATCH_CLASSES
 from expunge.runtime.values import option
@@ -186,7 +186,7 @@ def _content(audits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attest_audits(
-    verdict: Verdict | None, subjects: tuple[Any, ...], audits: dict[str, Any], runs: int, confidence: float
+    verdict: VerdictFile | None, subjects: tuple[Any, ...], audits: dict[str, Any], runs: int, confidence: float
 ) -> None:
     """The outcome for other tools: what was claimed, and whether it was contradicted; nothing that was observed."""
     from expunge.certificate.sign import FAILED, PASSED, audit_result
@@ -237,7 +237,9 @@ def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: 
     out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
 
 
-def _report_look(look: Any, target: Path | None, verdict: Verdict | None, subjects: tuple[Any, ...]) -> dict[str, Any]:
+def _report_look(
+    look: Any, target: Path | None, verdict: VerdictFile | None, subjects: tuple[Any, ...]
+) -> dict[str, Any]:
     """What a look without the source shows: written where that is wanted, and on the screen."""
     from expunge.certificate.sign import audit_result
     from expunge.rows.output import write_folder

@@ -211,7 +211,7 @@ def write_result(target: Path, result: Any, key: Any = None, *, deposit: Path | 
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerdictFile:
     """Where a verdict is to be written for other tools, and the key to sign it with, where there is one."""
 
     path: Path
@@ -226,11 +226,11 @@ class Verdict:
         out.print(f"written: {self.path}")
 
 
-def verdict_file(flag: str, path: Path | None, sign_key: Path | None) -> Verdict | None:
+def verdict_file(flag: str, path: Path | None, sign_key: Path | None) -> VerdictFile | None:
     """Where `flag` wants a verdict, and the key of --sign-key; looked at before any work is done."""
     from expunge.certificate.sign import read_private_key
     from expunge.errors import OptionError
 
     if path is None and sign_key is not None:
         raise OptionError("--sign-key", f"it signs what {flag} writes", f"Give {flag} too, or leave it out.")
-    return None if path is None else Verdict(path, None if sign_key is None else read_private_key(sign_key))
+    return None if path is None else VerdictFile(path, None if sign_key is None else read_private_key(sign_key))

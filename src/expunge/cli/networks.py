@@ -9,7 +9,7 @@ import click
 
 from expunge.cli.console import out, progress
 from expunge.cli.files import read_prepared, write_result
-from expunge.cli.options import Group, command, options_of, written_to
+from expunge.cli.options import CommandGroup, command, options_of, written_to
 from expunge.cli.train import print_deposit, with_outlook, with_status, write_deposit
 from expunge.request.promise import Execution, Promise
 from expunge.runtime.values import option
@@ -93,7 +93,7 @@ def embed(
     return content | {"encoder_trained_on_source": trained_on_source}
 
 
-@click.group(cls=Group, short_help="Networks linearised at their weights: train, and unlearn.")
+@click.group(cls=CommandGroup, short_help="Networks linearised at their weights: train, and unlearn.")
 def tangent() -> None:
     """Mixed-linear networks: linearise a pretrained network, train its tangent weights, forget rows of them.
 

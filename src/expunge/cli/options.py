@@ -211,7 +211,7 @@ def _printing() -> Iterator[None]:
         lose_output(OutputLost(error))
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that lists its commands section by section, in the order in which they were added."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:

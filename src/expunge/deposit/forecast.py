@@ -193,7 +193,7 @@ class Affordable:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DepositVerdict:
     """Of so many random people, tried one by one: how many can leave at this epsilon with noise that is no larger than
     the model's outputs, and with noise that moves no output by more than a hundredth."""
 
@@ -229,7 +229,7 @@ class Forecast:
     accuracy: float
     sizes: tuple[Size, ...]
     forecasts: tuple[SizeForecast, ...]
-    verdict: Verdict
+    verdict: DepositVerdict
     traces: Traces | None = None
 
     @property
@@ -316,14 +316,14 @@ def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> Traces | None:
     return Traces(float(told.mean()), float(told.quantile(UNUSUAL)))
 
 
-def verdict_of(deposit: Deposit, rehearsals: Sequence[Rehearsal], delta: float, epsilon: float = 1.0) -> Verdict:
+def verdict_of(deposit: Deposit, rehearsals: Sequence[Rehearsal], delta: float, epsilon: float = 1.0) -> DepositVerdict:
     """Whom this deposit serves; nobody where no single row was tried."""
     mu = mu_for(epsilon, delta * (1.0 - ARITHMETIC_SHARE))
     trials = next((each.trials for each in rehearsals if each.rows == 1), ())
     scales = [smallest_level(deposit, trial.radius / mu) for trial in trials]
     quiet = deposit.output_spread / deposit.output_noise
     can_leave = sum(scale is not None and scale <= quiet for scale in scales)
-    return Verdict(epsilon, len(trials), can_leave, sum(scale == deposit.levels[0] for scale in scales))
+    return DepositVerdict(epsilon, len(trials), can_leave, sum(scale == deposit.levels[0] for scale in scales))
 
 
 def warn_if_few(deposit: Deposit, rehearsals: Sequence[Rehearsal]) -> None:

@@ -98,7 +98,7 @@ def numbered(rows: list[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowAnswer:
     """Of one row, counted from 1: `precision` is the position in PRECISIONS of the finest at which it agrees, or -1.
 
     `times` says how many rows of the source agree with it there; 0 where none does. A row that is asked for more often
@@ -114,7 +114,7 @@ class Answer:
         return asdict(self) | {"precision": PRECISIONS[self.precision] if self.there else None}
 
 
-def answers(deposit: Deposit, rows: Any) -> list[Answer]:
+def answers(deposit: Deposit, rows: Any) -> list[RowAnswer]:
     """One for each row, in order; `rows` are (features, labels) as they were trained on, or a frame with both."""
     record = deposit.record
     if not deposit.of_network:
@@ -139,7 +139,7 @@ def answers(deposit: Deposit, rows: Any) -> list[Answer]:
     found = look_up(deposit, table, labels, NAME).matches
     each = zip(found.row, found.precision, found.times, strict=True)
     return [
-        Answer(number, bool(row >= 0), int(precision), int(times))
+        RowAnswer(number, bool(row >= 0), int(precision), int(times))
         for number, (row, precision, times) in enumerate(each, start=1)
     ]
 

@@ -50,7 +50,7 @@ LESS = (
 
 
 @dataclass(frozen=True, repr=False)
-class _Start:
+class _NewDesk:
     """What a desk begins with, checked; a surrogate where there is no deposit."""
 
     policy: Policy
@@ -120,7 +120,7 @@ def create_desk(
     return open_desk(layout.folder)
 
 
-def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None:
+def _fill(layout: Layout, start: _NewDesk, key: bytes, first: DeskCreated) -> None:
     """Every file of a new desk."""
     for private in (layout.private, layout.rows, layout.states, layout.dossiers):
         private.mkdir(mode=PRIVATE_FOLDER)
@@ -142,7 +142,7 @@ def _fill(layout: Layout, start: _Start, key: bytes, first: DeskCreated) -> None
 
 def _start_with_deposit(
     deposit: Deposit, model: LinearModel | None, surrogate: Rows | None, policy: Policy, noise: Scale
-) -> _Start:
+) -> _NewDesk:
     if surrogate is not None or not policy.with_deposit:
         raise OptionError(
             "a deposit with a surrogate, or with a distance",
@@ -180,7 +180,7 @@ def _start_with_deposit(
     )
     notes = (*budget_notes(policy.delta, deposit.record.n_source), *((before,) if numbers.generation else ()), cost)
     first = deposit.model if model is None else model
-    return _Start(policy, first, deposit.to_bytes(), None, notes, first.sha256())
+    return _NewDesk(policy, first, deposit.to_bytes(), None, notes, first.sha256())
 
 
 def default_noise(deposit: Deposit) -> float:
@@ -201,7 +201,7 @@ def default_noise(deposit: Deposit) -> float:
 
 def _start_with_surrogate(
     model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale
-) -> _Start:
+) -> _NewDesk:
     record = record_for(model, declared)
     if record.noised:
         raise ModelError(
@@ -222,7 +222,7 @@ def _start_with_surrogate(
     policy = _set_noise(request, policy, noise)
     cost = _describe_cost(request, policy, is_labelled(surrogate))
     notes += () if cost is None else (cost,)
-    return _Start(policy, model, state, stored, notes, given.sha256())
+    return _NewDesk(policy, model, state, stored, notes, given.sha256())
 
 
 def _try_request(model: LinearModel, surrogate: EncodedRows, policy: Policy) -> tuple[Request, tuple[str, ...]]:

@@ -55,7 +55,7 @@ INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Doubts:
     """What keeps the samples from telling, in sentences; nothing does where there are none."""
 
     reasons: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Verdict:
         return not self.reasons
 
 
-NOTHING_AGAINST = Verdict()
+NOTHING_AGAINST = Doubts()
 
 
 def of_chains(found: Diagnostics) -> list[str]:
@@ -162,7 +162,7 @@ class Comparison:
     means: MeansDifference | None
     reference_means: MeansDifference | None
     notes: tuple[str, ...] = ()
-    verdict: Verdict = NOTHING_AGAINST
+    verdict: Doubts = NOTHING_AGAINST
 
     @property
     def sampled(self) -> SampledSource:
@@ -238,7 +238,7 @@ def compare(
         return KullbackLeiblerEstimate(conditional, marginal), of_entropy(marginal, folds)
 
     kl, reasons = divergence_from(sampled.features, 1.0 if real is None else 0.5)
-    verdict = Verdict((*of_chains(sampled.diagnostics), *reasons))
+    verdict = Doubts((*of_chains(sampled.diagnostics), *reasons))
     supremum = 0.0 if update is None else objective.change_sup(update)
     lines, real_kl, real_tells = _lines(kl, means, supremum, SAMPLED), None, True
     if real is not None:

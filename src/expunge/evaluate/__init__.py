@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from expunge.evaluate.audit import Audit, source_free
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.evaluation import MethodScores, Table, evaluate, summarise
+from expunge.evaluate.evaluation import MethodScores, ScoreTable, evaluate, summarise
 from expunge.evaluate.methods import (
     CertifiedNoise,
     GivenModel,
     Method,
+    MethodResult,
     Original,
-    Outcome,
     Retrain,
     UnlearnMinus,
     UnlearnPlus,
@@ -23,13 +23,13 @@ __all__ = [
     "CertifiedNoise",
     "GivenModel",
     "Method",
+    "MethodResult",
     "MethodScores",
     "Original",
-    "Outcome",
     "Retrain",
     "Score",
+    "ScoreTable",
     "Splits",
-    "Table",
     "UnlearnMinus",
     "UnlearnPlus",
     "accuracies",

@@ -41,7 +41,7 @@ from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate
-from expunge.certificate.sign import FAILED, MODEL_NAME, PASSED, WARNED, Subject, subjects_of
+from expunge.certificate.sign import FAILED, MODEL_NAME, PASSED, WARNED, AttestedFile, subjects_of
 from expunge.certificate.statement import Statement, read_document, statement_of
 from expunge.certificate.verify import verify
 from expunge.deposit.file import Deposit, read_deposit
@@ -593,7 +593,7 @@ def source_free_from_files(
     return source_free(head_of(model, model.record), model.matrix(), *rows, before=weights)
 
 
-def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[Subject, ...]:
+def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[AttestedFile, ...]:
     """What an audit was about, for those who may not see the dossier: published model and statement, by digest.
 
     Of a dossier, which is verified first, they are those that were handed out with it; else it is the model's file.
@@ -605,7 +605,7 @@ def audited_subjects(certificate_file: Path | None, published: Path | None) -> t
                 "a result for others is about a model of yours",
                 "Give --certificate, or --published with --fresh.",
             )
-        return (Subject(MODEL_NAME, hashlib.sha256(readable(published).read_bytes()).hexdigest()),)
+        return (AttestedFile(MODEL_NAME, hashlib.sha256(readable(published).read_bytes()).hexdigest()),)
     dossier = read_document(certificate_file)
     if isinstance(dossier, Statement):
         raise FileError(

@@ -40,7 +40,7 @@ Rows = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Ending:
+class DemoResult:
     """How a story ended: what was handed over, the checks it passed, and how far from retraining it really is.
 
     `true_distance` is measured as the bound is, by the shape of the noise.
@@ -56,7 +56,7 @@ class Story:
     """What the demo shows; `retrained` exists only because a demo can afford to keep the source."""
 
     trained: LinearModel
-    endings: dict[str, Ending]
+    endings: dict[str, DemoResult]
     accuracies: dict[str, dict[str, float]]
     sizes: dict[str, int]
 
@@ -82,14 +82,14 @@ def run(
     epsilon: float = 1.0,
     delta: float = 1e-4,
     say: Callable[[str], None] = lambda _: None,
-    ended: Callable[[str, Ending], None] = lambda *_: None,
+    ended: Callable[[str, DemoResult], None] = lambda *_: None,
 ) -> Story:
     """Write models and results under `folder`, tell both stories as they happen, and return what was measured."""
     data = digits()
     forget, surrogate = data["forget"], data["surrogate"]
     guarantee = f"       --epsilon {epsilon:g} --delta {delta:g} --out"
     trained, retrained = (train(*data[part], l2=L2, max_norm=1.0) for part in ("source", "retain"))
-    endings: dict[str, Ending] = {}
+    endings: dict[str, DemoResult] = {}
 
     def finish(name: str, unlearned: Unlearned, request: Request) -> None:
         """Somebody else's check, from the files alone, and the distance that nobody else ever sees."""
@@ -100,7 +100,7 @@ def run(
         checks = verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier)
         away = request.weights + measure(request).step.update - retrained.matrix()
         shape = None if request.deposit is None else request.deposit.ellipsoid
-        endings[name] = Ending(unlearned, checks, float(np.linalg.norm(whiten(shape, away.cpu().numpy()[None]))))
+        endings[name] = DemoResult(unlearned, checks, float(np.linalg.norm(whiten(shape, away.cpu().numpy()[None]))))
         ended(name, endings[name])
 
     say("With a deposit: the source is to be deleted, and that is known beforehand.\n")

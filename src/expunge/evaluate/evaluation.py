@@ -25,8 +25,8 @@ from expunge.evaluate.methods import (
     CertifiedNoise,
     GivenModel,
     Method,
+    MethodResult,
     Original,
-    Outcome,
     Retrain,
     UnlearnDeposit,
     UnlearnMinus,
@@ -121,7 +121,7 @@ def evaluate(
 
 
 def _model_scores(
-    case: Case, method: Method, outcome: Outcome, plus: Noise | None, n_models: int, generator: np.random.Generator
+    case: Case, method: Method, outcome: MethodResult, plus: Noise | None, n_models: int, generator: np.random.Generator
 ) -> dict[str, Score]:
     """Metrics over many models: forget score and likelihood ratio."""
     names = ("fs1", "lira", "lira_worst")
@@ -132,7 +132,7 @@ def _model_scores(
         return dict.fromkeys(names, Score.meaningless("no noise to compare under; evaluate Unlearn (+) with it"))
     forget = case.rows["forget"]
     flags = () if len(forget) >= FEWEST_ROWS else (f"only {len(forget)} forget rows",)
-    retrained = Outcome(case.retrained, None)
+    retrained = MethodResult(case.retrained, None)
 
     def both(under: Noise) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], ...]:
         return tuple(confidences(one.ensemble(n_models, generator, under), forget) for one in (outcome, retrained))
@@ -163,7 +163,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """`cells[method][metric]`."""
 
     seeds: int
@@ -176,7 +176,7 @@ class Table:
         return [name for name in METRICS if any(name in row for row in self.cells.values())]
 
 
-def summarise(results: Sequence[Sequence[MethodScores]]) -> Table:
+def summarise(results: Sequence[Sequence[MethodScores]]) -> ScoreTable:
     """One list of method scores a seed, to means and spreads; a method without a value in some seed is flagged."""
     cells: dict[str, dict[str, Cell]] = {}
     notes: dict[str, tuple[str, ...]] = {}
@@ -191,7 +191,7 @@ def summarise(results: Sequence[Sequence[MethodScores]]) -> Table:
                 spread = statistics.stdev(values) if len(values) > 1 else None
                 flags = tuple(dict.fromkeys(flag for score in scores for flag in score.flags))
                 cells[name][metric] = Cell(mean, spread, len(values), flags)
-    return Table(len(results), cells, notes)
+    return ScoreTable(len(results), cells, notes)
 
 
 def shown(metric: str, cell: Cell | None) -> str:
@@ -208,7 +208,7 @@ def shown(metric: str, cell: Cell | None) -> str:
     return text if cell.spread is None else f"{text} ± {form.format(factor * cell.spread)}"
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ScoreTable) -> str:
     """The table with its flags and notes below it."""
     metrics = table.metrics
     titles = (TITLES[metric] + (" %" if metric in PERCENT else "") for metric in metrics)
@@ -221,12 +221,12 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines + ([""] if said else []) + said) + "\n"
 
 
-def legend(table: Table) -> list[str]:
+def legend(table: ScoreTable) -> list[str]:
     """What each column means, in the order of the columns."""
     return [f"{TITLES[metric]}: {COLUMNS[metric][2]}" for metric in table.metrics]
 
 
-def remarks(table: Table) -> list[str]:
+def remarks(table: ScoreTable) -> list[str]:
     """What is flagged or noted, each sentence once, with the methods and metrics it is said of."""
     said_of: dict[str, dict[str, list[str]]] = {}
     for name, row in table.cells.items():
@@ -244,7 +244,7 @@ def remarks(table: Table) -> list[str]:
     return lines
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ScoreTable) -> str:
     """One line a method and metric: method, metric, mean, spread, seeds, flags."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -256,7 +256,7 @@ def to_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def to_json(table: Table) -> dict[str, Any]:
+def to_json(table: ScoreTable) -> dict[str, Any]:
     """Everything, as JSON takes it."""
     return {
         "seeds": table.seeds,

@@ -30,7 +30,7 @@ from expunge.rows.columns import order_of
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MethodResult:
     """Weights before noise (K x d, float64), and the noise that goes with them, if any.
 
     `drawn` is False for a published model that somebody brings: its noise, if it has any, was drawn once and for all,
@@ -47,7 +47,7 @@ class Outcome:
         """The noise's scale; 0 without noise."""
         return 0.0 if self.noise is None else self.noise.scale
 
-    def as_one_row(self) -> Outcome:
+    def as_one_row(self) -> MethodResult:
         """Of two rows what tells the classes apart, their difference, for a model of one weight vector."""
         assert self.noise is not None
         difference, sigma = self.updated[1:] - self.updated[:1], math.sqrt(2.0) * self.sigma
@@ -82,13 +82,13 @@ class Method(Protocol):
     @property
     def name(self) -> str: ...
 
-    def run(self, case: Case) -> Outcome: ...
+    def run(self, case: Case) -> MethodResult: ...
 
 
 class NoiseOf(Protocol):
     """A step and the noise that goes with it, computed from the source itself or from the case's surrogate."""
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome: ...
+    def unlearn(self, case: Case, with_source: bool) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class CertifiedNoise:
     step: str | None = None
     match_classes: bool = False
 
-    def unlearn(self, case: Case, with_source: bool) -> Outcome:
+    def unlearn(self, case: Case, with_source: bool) -> MethodResult:
         distance = "source" if with_source else self.distance
         wanted, estimate = wanted_distance(distance, self.match_classes and not with_source)
         # forced: an evaluation is to show a useless model, not to refuse it
@@ -111,7 +111,9 @@ class CertifiedNoise:
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible
         claim, derived = foresee(request, measured)
         refuse_unsound(claim, derived, request.weights, force=True)
-        outcome = Outcome(request.weights + measured.step.update, derived.noise, notes=collect_notes(request, measured))
+        outcome = MethodResult(
+            request.weights + measured.step.update, derived.noise, notes=collect_notes(request, measured)
+        )
         return outcome if outcome.updated.shape == case.weights.shape else outcome.as_one_row()
 
 
@@ -121,8 +123,8 @@ class Original:
 
     name: str = "Original"
 
-    def run(self, case: Case) -> Outcome:
-        return Outcome(case.weights, None)
+    def run(self, case: Case) -> MethodResult:
+        return MethodResult(case.weights, None)
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,8 @@ class Retrain:
 
     name: str = "Retrain"
 
-    def run(self, case: Case) -> Outcome:
-        return Outcome(case.retrained, None)
+    def run(self, case: Case) -> MethodResult:
+        return MethodResult(case.retrained, None)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class UnlearnPlus:
     noise: NoiseOf
     name: str = "Unlearn (+)"
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: Case) -> MethodResult:
         return self.noise.unlearn(case, with_source=True)
 
 
@@ -154,7 +156,7 @@ class UnlearnMinus:
     name: str = "Unlearn (-)"
     surrogate: Labelled | None = None
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: Case) -> MethodResult:
         return self.noise.unlearn(case.with_surrogate(self.surrogate or case.surrogate), with_source=False)
 
 
@@ -166,7 +168,7 @@ class UnlearnDeposit:
     delta: float
     name: str = "Deposit"
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: Case) -> MethodResult:
         deposit = make_deposit(case.trained, case.splits.source, seed=0).deposit
         # forced: an evaluation is to show a useless model, not to refuse it
         promise = Promise(self.epsilon, self.delta, force=True)
@@ -174,7 +176,7 @@ class UnlearnDeposit:
         measured = measure(request)
         noise = foresee(request, measured)[1].noise
         assert noise is not None  # what has none is refused while it is measured
-        return Outcome(request.weights + measured.step.update, measured.shaped(noise), notes=request.notes)
+        return MethodResult(request.weights + measured.step.update, measured.shaped(noise), notes=request.notes)
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class GivenModel:
     name: str
     model: LinearModel
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: Case) -> MethodResult:
         matrix = self.model.matrix()
         if len(case.weights) == 1 and len(matrix) == 2:  # unlearned with a surrogate, one vector becomes a row a class
             matrix = matrix[1:] - matrix[:1]
@@ -199,4 +201,4 @@ class GivenModel:
             order = order_of(own, case.record.features, f"the model {self.name}")
             width = self.model.n_features
             matrix = matrix if order is None else torch.cat([matrix[:, :width][:, order], matrix[:, width:]], dim=1)
-        return Outcome(matrix, None, drawn=False)
+        return MethodResult(matrix, None, drawn=False)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.heads.network import require_running_statistics
 from expunge.model import LinearModel, checked_model
-from expunge.rows.arrays import Examples
+from expunge.rows.arrays import EncoderInputs
 from expunge.rows.features import as_features
 from expunge.rows.output import open_run
 from expunge.runtime.files import readable
@@ -535,7 +535,7 @@ def pipeline_digest(encoder: str, preparation: Normalisation) -> str:
 
 
 def embed(
-    examples: Examples,
+    examples: EncoderInputs,
     encoder: Encoder,
     *,
     preparation: Normalisation | None = None,
@@ -587,7 +587,7 @@ def channel_numbers(text: str | None) -> tuple[float, ...]:
         raise OptionError(f"{text!r}", "numbers separated by commas are needed", "Write 0.5,0.5,0.5.") from error
 
 
-def _setting(examples: Examples, encoder: Encoder, digest: str, batch: int) -> dict[str, Any]:
+def _setting(examples: EncoderInputs, encoder: Encoder, digest: str, batch: int) -> dict[str, Any]:
     inputs = hashlib.sha256()
     for values in (examples.inputs, examples.labels):
         inputs.update(f"{values.dtype.str} {values.shape}\n".encode())

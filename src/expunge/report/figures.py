@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from expunge.estimate.comparison import Comparison
     from expunge.estimate.groups import GroupDistances
     from expunge.evaluate.audit import Audit
-    from expunge.evaluate.evaluation import Table
+    from expunge.evaluate.evaluation import ScoreTable
     from expunge.heads import Rows
 
 WIDTH, DOTS = 9.0, 120
@@ -101,7 +101,7 @@ UNITS = {"rt": "iterations", "fs1": "forget score", "fs2": "forget score"}
 PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1", "fs2"))
 
 
-def methods_figure(table: Table) -> bytes:
+def methods_figure(table: ScoreTable) -> bytes:
     """One panel a kind of metric: accuracies, attacks, relearn time, forget scores.
 
     Bars are means, whiskers spreads.

@@ -363,7 +363,7 @@ def feature_bytes(path: Path, features: Array, labels: Array, encoder: str, trai
     return save({"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)}, metadata=extra)
 
 
-# Examples before any encoder: arrays of any shape in an .npz file, and pictures in folders --------------------------
+# Examples before any encoder: arrays of any shape in an .npz file, and pictures in folders ----------------------------
 #     .npz        arrays X (rows first, any shape) and y
 #     a folder    class/name.png, one folder a class; the class is the folder's name
 #
@@ -374,7 +374,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
 @dataclass(frozen=True)
-class Examples:
+class EncoderInputs:
     """Inputs of an encoder, rows first, and their labels."""
 
     inputs: Array
@@ -382,7 +382,7 @@ class Examples:
     name: str
 
 
-def read_examples(path: str | Path, *, size: int | None = None) -> Examples:
+def read_examples(path: str | Path, *, size: int | None = None) -> EncoderInputs:
     """Read inputs and labels; with a `size` pictures in folders become squares."""
     location = Path(path)
     if size is not None and not location.is_dir():
@@ -404,7 +404,7 @@ def read_examples(path: str | Path, *, size: int | None = None) -> Examples:
     return checked_examples(inputs, labels, str(location))
 
 
-def checked_examples(inputs: Array, labels: Array, name: str) -> Examples:
+def checked_examples(inputs: Array, labels: Array, name: str) -> EncoderInputs:
     """Inputs and labels, if they belong together."""
     if inputs.ndim < 2 or len(inputs) == 0:
         raise DataError(
@@ -422,7 +422,7 @@ def checked_examples(inputs: Array, labels: Array, name: str) -> Examples:
         raise DataError(
             f"{name}: inputs of dtype {inputs.dtype}", "numbers are needed", "Convert them to uint8 or float32."
         )
-    return Examples(inputs, labels, name)
+    return EncoderInputs(inputs, labels, name)
 
 
 def _read_folder(folder: Path, size: int | None) -> tuple[Array, Array]:

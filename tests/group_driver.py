@@ -45,7 +45,7 @@ def command(folder: Path, target: Path) -> None:
 
     where = {
         "first pass": (expunge.door, "survey"),
-        "step": (expunge.mechanism, "newton_step"),
+        "step": (expunge.surrogate, "newton_step"),
         "moments": (expunge.surrogate, "change_moments"),
     }
     moment = os.environ.get("EXPUNGE_TEST_KILL")

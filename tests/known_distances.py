@@ -95,7 +95,7 @@ def prepared(raw: Array, max_norm: float, bias: bool) -> Array:
         device=torch.device("cpu"),
         name="rows",
     )
-    return made.rows.features.numpy()
+    return made.features.numpy()
 
 
 def heavy_tailed(rng: np.random.Generator, rows: int, width: int, max_norm: float) -> Array:

@@ -196,7 +196,7 @@ ENTRIES: dict[str, Callable[[Path], Any]] = {
     "distance: wanted_distance": lambda tmp: wanted_distance("wasserstein:0.1"),
     "distance: of another type": lambda tmp: wanted_distance(0.1),
     "distance: ask": lambda tmp: a_request(distance="wasserstein:0.1"),
-    "distance: a desk's policy": lambda tmp: Policy(1.0, 1e-3, "wasserstein:0.1").checked(),
+    "distance: a desk's policy": lambda tmp: Policy(1.0, 1e-3, "wasserstein:0.1").check(),
     "distance: verify": lambda tmp: verify(forged(("distance", "kind"), "wasserstein")),
     "distance: expunge verify": lambda tmp: a_verification(tmp, ("distance", "kind"), "wasserstein"),
     "distance: expunge unlearn": lambda tmp: a_command(*UNLEARN, "--distance", "wasserstein:0.1"),

@@ -225,7 +225,7 @@ def model_rows(model: LinearModel, raw: Array) -> Array:
         device=torch.device("cpu"),
         name="rows",
     )
-    features = made.rows.features.double().numpy()
+    features = made.features.double().numpy()
     assert np.allclose(features, seen_by(model, raw), rtol=1e-6 if record.rows_dtype == "float32" else 1e-14, atol=0)
     assert np.linalg.norm(features, axis=1).max() <= record.row_bound * (1 + 1e-15)
     return features

@@ -293,17 +293,15 @@ def test_an_l2_that_is_not_the_fixed_c_s_is_refused() -> None:
         require_whole(replace(record, l2=0.011), rows)
 
 
-def test_features_that_are_all_zero_have_no_gauge_and_a_deposit_all_the_same() -> None:
+def test_rows_without_any_feature_are_refused_while_the_source_is_there() -> None:
+    """Nothing could leave such a deposit: no noise follows from the shape of nothing."""
     case = made("softmax", bias=False)
     record = case.model.record
     assert record is not None
     zeros = np.zeros_like(case.X)
     rows = Rows(torch.from_numpy(zeros), torch.from_numpy(case.y))
-    found_here = make_from_rows(case.model, record, rows, (zeros, case.y), seed=0)
-    deposit = found_here.deposit
-    assert deposit.gauges == ()
-    assert float(found_here.optimum.abs().max()) == 0.0
-    assert deposit.gram.unseen.tolist() == [0, 1, 2]
+    with pytest.raises(DataError, match="every feature of every row is zero"):
+        make_from_rows(case.model, record, rows, (zeros, case.y), seed=0)
 
 
 # Rehearsal --------------------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_what_is_refused() -> None:
         unlearn_module(module, (inputs[:2].to(torch.int64), labels[:2]), (inputs, labels), **options)
     with pytest.raises(DataError, match="does not take"):
         unlearn_module(module, (inputs[:2, :, :2], labels[:2]), (inputs, labels), **options)
-    with pytest.raises(DataError, match="at least one must be retained"):
+    with pytest.raises(DataError, match="at least one row must be retained"):
         unlearn_module(module, (inputs, labels), (inputs, labels), **options)
     with pytest.raises(OptionError, match="3 outputs"):
         unlearn_module(module, (inputs[:2], labels[:2]), (inputs, labels), classes=(1, 2), **options)

@@ -24,6 +24,7 @@ class TwiceRidge(Ridge):
     """`ell(z, y) = ||z - t(y)||^2`: predictions and targets count twice, `C = 2 I`."""
 
     about: ClassVar[Loss] = Loss("twice-ridge", constants)
+    steepest: ClassVar[float] = 2.0
 
     def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         return 2 * super().targets(labels, dtype)
@@ -34,23 +35,11 @@ class TwiceRidge(Ridge):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return (outputs - super().targets(labels, outputs.dtype)).square().sum(dim=1)
 
-    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        return 2 * directions
-
-    def curvature_entries(self, predictions: Tensor) -> Tensor:
-        return 2 * super().curvature_entries(predictions)
-
-    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        return 2 * super().curvature_sum(predictions, weights)
-
-    def separated(self, predictions: Tensor) -> Tensor:
-        return 2 * super().separated(predictions)
+    def slopes(self, predictions: Tensor) -> Tensor:
+        return 2 * super().slopes(predictions)
 
     def residual_sup(self, weights: Tensor) -> float:
         return 2.0 * super().residual_sup(weights)
-
-    def change_sup(self, update: Tensor) -> float:
-        return 2.0 * super().change_sup(update)
 
     def rounding(self, weights: Tensor, rows: Sized) -> float:
         return 2.0 * super().rounding(weights, rows)

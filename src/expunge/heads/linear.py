@@ -10,7 +10,7 @@ a constant feature 1 and regularised like the rest). A row is `x` of length d wi
 
 Means over a set carry the factor 1/rows; rows may be weighted, with weights of mean 1, and every mean is then a
 weighted one. The regulariser is added once per set. Everything that becomes evidence (gradients, changes of gradient)
-is summed in float64 in a fixed order, whatever the dtype the rows are kept in."""
+is summed in float64 in a fixed order, whatever the dtype the rows are kept in. A loss is a small class at the end."""
 
 from __future__ import annotations
 
@@ -26,17 +26,59 @@ from torch import Tensor
 from expunge.heads.rows import Block, Kept, Rows, RowSet, kept
 from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, Constants, Loss
 
-# The Hessian of a linear head over one set: products, the dense matrix, factors for preconditionin -----------------
+# The Hessian of a linear head over one set: products, the dense matrix, factors for preconditioning ----------------
 
 SAMPLE_BLOCK = 4096  # rows: square matrix products run at full speed from about here
 DENSE_COLUMNS, DENSE_BYTES = 256, 1 << 21  # products of features at a time, and their size: they stay in cache
 CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many rows than on fewer
 
 
+def padded_height(n_rows: int) -> int:
+    """The next multiple of `CLASS_MULTIPLE`."""
+    return n_rows + -n_rows % CLASS_MULTIPLE
+
+
 def padded(matrix: Tensor) -> Tensor:
-    """The matrix with rows of zeros appended up to a multiple of `CLASS_MULTIPLE`."""
-    missing = -matrix.shape[0] % CLASS_MULTIPLE
-    return torch.nn.functional.pad(matrix, (0, 0, 0, missing)) if missing else matrix
+    """The matrix with rows of zeros appended up to the padded height; in one piece, as products with it are fastest."""
+    return torch.nn.functional.pad(matrix, (0, 0, 0, padded_height(len(matrix)) - len(matrix))).contiguous()
+
+
+def few_at_a_time(device: torch.device) -> bool:
+    """Whether small products that stay in cache are faster than half as many large ones: not on a GPU."""
+    return device.type == "cpu"
+
+
+def product_means(
+    rows: RowSet, pieces: Iterable[tuple[Block, Tensor]], entries_of: Callable[[Tensor], Tensor], classes: int
+) -> Tensor:
+    """Mean over the rows of `E kron x x^T`, K d x K d, from each row's values, classes first.
+
+    `entries_of` makes the entries of each row's symmetric K x K matrix E, on and above the diagonal, from its values.
+    Only `E_kl x_i x_j` with k <= l and i <= j are summed: a quarter of the entries says it all.
+    """
+    width, pairs = rows.n_features, torch.triu_indices(classes, classes, device=rows.device)
+    total = torch.zeros((pairs.shape[1], width, width), dtype=rows.dtype, device=rows.device)
+    together = max(1, DENSE_COLUMNS // width)
+    most = max(16, DENSE_BYTES // (together * width * total.element_size()))
+    for block, values in pieces:
+        if not few_at_a_time(total.device):
+            for pair, entry in zip(total, block.weighted(entries_of(values), 1), strict=True):
+                pair.addmm_((block.features * entry[:, None]).T, block.features)
+            continue
+        for start in range(0, len(block), most):
+            part = block[start : start + most]
+            features = part.features.T.contiguous()  # long rows multiply faster
+            entries = part.weighted(entries_of(values[:, start : start + most]), 1)
+            for first in range(0, width, together):
+                last = min(first + together, width)
+                products = (features[first:last, None] * features[None, first:]).reshape(-1, features.shape[1])
+                total[:, first:last, first:] += (entries @ products.T).reshape(-1, last - first, width - first)
+    quarter = rows.total(total) / len(rows)
+    half = quarter.triu() + quarter.triu(1).mT
+    matrix = torch.empty((classes, classes, width, width), dtype=rows.dtype, device=rows.device)
+    matrix[pairs[0], pairs[1]] = half
+    matrix[pairs[1], pairs[0]] = half
+    return matrix.transpose(1, 2).reshape(classes * width, classes * width)
 
 
 @dataclass(frozen=True)
@@ -52,56 +94,6 @@ class CoupledRows:
     shares: Tensor
 
 
-def few_at_a_time(device: torch.device) -> bool:
-    """Whether small products that stay in cache are faster than half as many large ones: not on a GPU."""
-    return device.type == "cpu"
-
-
-def product_means(
-    rows: RowSet, pieces: Iterable[tuple[Block, Tensor]], entries_of: Callable[[Tensor], Tensor], classes: int
-) -> Tensor:
-    """Mean over the rows of `E kron x x^T`, K d x K d, from each row's values, classes first.
-
-    `entries_of` makes the entries of each row's symmetric K x K matrix E, on and above the diagonal, from its values.
-    """
-    pairs = torch.triu_indices(classes, classes, device=rows.device)
-    width, quarter = rows.n_features, rows.total(_quarter(rows, pieces, entries_of, pairs.shape[1])) / len(rows)
-    half = quarter.triu() + quarter.triu(1).mT
-    matrix = torch.empty((classes, classes, width, width), dtype=rows.dtype, device=rows.device)
-    matrix[pairs[0], pairs[1]] = half
-    matrix[pairs[1], pairs[0]] = half
-    return matrix.transpose(1, 2).reshape(classes * width, classes * width)
-
-
-def _quarter(
-    rows: RowSet, pieces: Iterable[tuple[Block, Tensor]], entries_of: Callable[[Tensor], Tensor], n_pairs: int
-) -> Tensor:
-    """Sums of `E_kl x_i x_j` for k <= l and i <= j; entries below the diagonals are of no use."""
-    width = rows.n_features
-    total = torch.zeros((n_pairs, width, width), dtype=rows.dtype, device=rows.device)
-    if not few_at_a_time(total.device):
-        for block, values in pieces:
-            entries = entries_of(values)
-            if block.weights is not None:
-                entries = entries * block.weights.to(entries.dtype)
-            for pair, entry in zip(total, entries, strict=True):
-                pair.addmm_((block.features * entry[:, None]).T, block.features)
-        return total
-    together = max(1, DENSE_COLUMNS // width)
-    most = max(16, DENSE_BYTES // (together * width * total.element_size()))
-    for block, values in pieces:
-        for start in range(0, len(block), most):
-            features = block.features[start : start + most].T.contiguous()  # long rows multiply faster
-            entries = entries_of(values[:, start : start + most])
-            if block.weights is not None:
-                entries = entries * block.weights[start : start + most].to(entries.dtype)
-            for first in range(0, width, together):
-                last = min(first + together, width)
-                products = (features[first:last, None] * features[None, first:]).reshape(-1, features.shape[1])
-                total[:, first:last, first:] += (entries @ products.T).reshape(n_pairs, last - first, width - first)
-    return total
-
-
 class Curvature:
     """The Hessian of `L` over one set at fixed weights: products, the dense matrix, and factors for preconditioning.
 
@@ -110,16 +102,11 @@ class Curvature:
     """
 
     def __init__(self, objective: LinearHead, weights: Tensor, rows: RowSet) -> None:
-        self.objective = objective
-        self.rows = rows
-        self.weights = weights.to(rows.dtype)
-        self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
-        self.predicted = kept(rows, self._predict, self.height)
+        self.objective, self.rows, self.weights = objective, rows, weights.to(rows.dtype)
+        self.predicted = kept(rows, self._predict, padded_height(objective.n_classes))
 
     def _predict(self, block: Block) -> Tensor:
-        predictions = torch.zeros((self.height, len(block)), dtype=self.weights.dtype, device=self.weights.device)
-        predictions[: self.objective.n_classes] = self.objective.predictions(block.features @ self.weights.T).T
-        return predictions
+        return padded(self.objective.predictions(block.features @ self.weights.T).T)
 
     def product(self, direction: Tensor) -> Tensor:
         """`H V`, in two matrix products a block and one pass between them."""
@@ -132,42 +119,32 @@ class Curvature:
         return total.div_(len(self.rows)).add_(direction, alpha=self.objective.l2)
 
     def dense(self) -> Tensor:
-        """The p x p Hessian, weights in row-major order.
-
-        `C(p)` and `x x^T` are both symmetric: a quarter of the entries says it all. They are the matrix product of the
-        entries of `C(p)` above the diagonal with the products `x_i x_j`, i <= j, which are formed for a few i at a
-        time (`product_means`).
-        """
-        objective, rows = self.objective, self.rows
+        """The p x p Hessian, weights in row-major order."""
+        objective, classes = self.objective, self.objective.n_classes
         if objective.constant_curvature:
             flat = torch.kron(self.class_factor(), self.feature_factor())
         else:
-            classes = objective.n_classes
             pieces = ((block, predictions[:classes]) for block, predictions in self.predicted())
-            flat = product_means(rows, pieces, objective.curvature_entries, classes)
+            flat = product_means(self.rows, pieces, objective.curvature_entries, classes)
         flat.diagonal().add_(objective.l2)
         return flat
 
     def class_factor(self) -> Tensor:
         """Mean of `C(p)` over the rows, K x K."""
         classes = self.objective.n_classes
-        total = torch.zeros((classes, classes), dtype=self.weights.dtype, device=self.weights.device)
+        total = self.weights.new_zeros((classes, classes))
         for block, predictions in self.predicted():
-            weights = predictions.new_ones(len(block)) if block.weights is None else block.weights.to(predictions)
+            weights = block.weighted(predictions.new_ones(len(block)), 0)
             total += self.objective.curvature_sum(predictions[:classes], weights)
         return self.rows.total(total) / len(self.rows)
 
     def feature_factor(self, most: int | None = None) -> Tensor:
         """Mean of `x x^T` over the rows, d x d; over about `most` of them, evenly spread, where that is enough."""
-        width, step = self.objective.n_features, 1 if most is None else max(1, len(self.rows) // most)
-        total = torch.zeros((width, width), dtype=self.weights.dtype, device=self.weights.device)
-        count = torch.zeros((), dtype=torch.float64)
-        for block in self.rows.blocks():
-            part = slice(-(self.rows.n_before + block.start) % step, None, step)
-            features = block.features[part]
-            weighted = features if block.weights is None else features * block.weights[part, None].to(features.dtype)
-            total.addmm_(weighted.T, features)
-            count += len(features)
+        width = self.objective.n_features
+        total, count = self.weights.new_zeros((width, width)), torch.zeros((), dtype=torch.float64)
+        for block in self._spread_evenly(most):
+            total.addmm_(block.weighted(block.features, 0).T, block.features)
+            count += len(block)
         return self.rows.total(total) / float(self.rows.total(count))
 
     def class_blocks(self, most: int | None = None, without: Tensor | None = None) -> Tensor:
@@ -176,8 +153,7 @@ class Curvature:
         Sampled rows whose numbers are in `without` count as rows and add nothing.
         """
         classes, width = self.objective.n_classes, self.objective.n_features
-        total = torch.zeros((classes, width, width), dtype=self.weights.dtype, device=self.weights.device)
-        count = torch.zeros((), dtype=torch.float64)
+        total, count = self.weights.new_zeros((classes, width, width)), torch.zeros((), dtype=torch.float64)
         for features, predictions, weights in self._sampled(most):
             separated = self.objective.separated(predictions)
             if without is not None:
@@ -189,15 +165,11 @@ class Curvature:
         return self.rows.total(total).div_(float(self.rows.total(count)))
 
     def coupled_rows(self, most: int | None, n_chosen: int) -> CoupledRows:
-        """Of the same sample, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`.
-
-        This process's rows only.
-        """
+        """Of the same sample, in this process, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`."""
         device = self.weights.device
-        scores = torch.zeros(0, dtype=torch.float64, device=device)
+        scores = row_weights = torch.zeros(0, dtype=torch.float64, device=device)
         index = torch.zeros(0, dtype=torch.int64, device=device)
-        kept_features = torch.zeros((0, self.objective.n_features), dtype=torch.float64, device=device)
-        kept_weights = scores
+        chosen = torch.zeros((0, self.objective.n_features), dtype=torch.float64, device=device)
         count = 0
         for features, predictions, weights in self._sampled(most) if n_chosen else ():
             wide = features.double()
@@ -207,23 +179,23 @@ class Curvature:
             best = best[scores[best] > 0]
             numbers = torch.arange(count, count + len(features), device=device)
             scores, index = scores[best], torch.cat([index, numbers])[best]
-            kept_features = torch.cat([kept_features, wide])[best]
-            kept_weights = torch.cat([kept_weights, weights.double()])[best]
+            chosen, row_weights = torch.cat([chosen, wide])[best], torch.cat([row_weights, weights.double()])[best]
             count += len(features)
-        predicted = self.objective.predictions(kept_features @ self.weights.double().T)
-        return CoupledRows(index, kept_features, predicted, kept_weights / max(1, count))
+        predicted = self.objective.predictions(chosen @ self.weights.double().T)
+        return CoupledRows(index, chosen, predicted, row_weights / max(1, count))
+
+    def _spread_evenly(self, most: int | None) -> Iterator[Block]:
+        """About `most` rows of this pass; all of them with None."""
+        step = 1 if most is None else max(1, len(self.rows) // most)
+        for block in self.rows.blocks():
+            yield block[-(self.rows.n_before + block.start) % step :: step]
 
     def _sampled(self, most: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """About `most` rows, joined to large blocks: features, predictions (classes first) and weights."""
-        step = 1 if most is None else max(1, len(self.rows) // most)
         waiting: list[tuple[Tensor, Tensor]] = []
-        for block in self.rows.blocks():
-            part = slice(-(self.rows.n_before + block.start) % step, None, step)
-            features = block.features[part].clone()  # the block's memory may be used again for the next one
-            block_weights = (
-                features.new_ones(len(features)) if block.weights is None else block.weights[part].to(features)
-            )
-            waiting.append((features, block_weights.clone()))
+        for block in self._spread_evenly(most):
+            # clones: the block's memory may be used again for the next one
+            waiting.append((block.features.clone(), block.weighted(block.features.new_ones(len(block)), 0).clone()))
             if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
                 yield self._joined(waiting)
                 waiting = []
@@ -231,9 +203,8 @@ class Curvature:
             yield self._joined(waiting)
 
     def _joined(self, parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        features = torch.cat([features for features, _ in parts])
-        predictions = self.objective.predictions(features @ self.weights.T).T.contiguous()
-        return features, predictions, torch.cat([weights for _, weights in parts])
+        features, weights = (torch.cat(each) for each in zip(*parts, strict=True))
+        return features, self.objective.predictions(features @ self.weights.T).T.contiguous(), weights
 
 
 # How the change of gradient spreads over the rows of a set; no covariance is formed --------------------------------
@@ -261,27 +232,22 @@ class Spread:
 
     def __init__(self, objective: LinearHead, weights: Tensor, update: Tensor, rows: RowSet) -> None:
         self.objective, self.weights, self.update, self.rows = objective, weights, update, rows
-        self.height = objective.n_classes + -objective.n_classes % CLASS_MULTIPLE
-        keep = rows.keeps(8 * (self.height + 1))
+        height = padded_height(objective.n_classes)
+        keep = rows.keeps(8 * (height + 1))
         # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
         self.cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
-        self.changes = Kept(rows, self._blocks, self._change, self.height, keep)
-        self.mean = self._mean()
+        self.changes = Kept(rows, self._blocks, self._change, height, keep)
+        total = torch.zeros((height, objective.n_features), dtype=torch.float64, device=weights.device)
+        for block, features, change in self.changes():
+            total.addmm_(block.weighted(change, 1), features)
+        self.mean = rows.total(total) / len(rows)
         self.squares = Kept(rows, self.changes, self._square, 1, keep)
 
     def _blocks(self) -> Iterator[tuple[Block, Tensor]]:
         return ((block, block.features.double()) for block in self.rows.blocks())
 
     def _change(self, block: Block, features: Tensor) -> Tensor:
-        change = torch.zeros((self.height, len(block)), dtype=torch.float64, device=self.weights.device)
-        change[: self.objective.n_classes] = self.objective.change(self.weights, self.update, features).T
-        return change  # classes first, as in Curvature
-
-    def _mean(self) -> Tensor:
-        total = torch.zeros((self.height, self.objective.n_features), dtype=torch.float64, device=self.weights.device)
-        for block, features, change in self.changes():
-            total.addmm_(block.weighted(change, 1), features)
-        return self.rows.total(total) / len(self.rows)
+        return padded(self.objective.change(self.weights, self.update, features).T)  # classes first, as in Curvature
 
     def _square(self, block: Block, features: Tensor, change: Tensor) -> Tensor:
         """`||f - c||^2`, never too small by rounding."""
@@ -300,11 +266,11 @@ class Spread:
             totals += torch.stack((once.sum(), block.weighted(squares.square(), 0).sum(), twice.sum()))
             lengths = features.square().sum(dim=1)
             sizes = change.square().sum(dim=0) * lengths * (1.0 + self.cancellation)
-            each = torch.stack((squares.max(), lengths.max(), twice.max(), sizes.max()))
+            each = torch.stack((squares.max(), sizes.max(), lengths.max(), twice.max()))
             largest = torch.maximum(largest, each)
         trace, fourth, sampled_trace = (self.rows.total(totals) / len(self.rows)).tolist()
-        norms = [math.sqrt(self.rows.largest(value)) for value in largest.tolist()]
-        return SpreadSums(trace, fourth, norms[0], norms[3], norms[1], sampled_trace, norms[2])
+        norm, longest, longest_row, sampled = (math.sqrt(self.rows.largest(value)) for value in largest.tolist())
+        return SpreadSums(trace, fourth, norm, longest, longest_row, sampled_trace, sampled)
 
     def narrow(self, products: int) -> Narrow | None:
         """Where so many products with the covariance are cheaper in a few directions of the features; else None.
@@ -327,10 +293,7 @@ class Spread:
         return Narrow(self, vectors[:, rest:].contiguous(), max(0.0, float(values[rest - 1])) + lost)
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
-        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`.
-
-        f is not formed.
-        """
+        """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`."""
         pieces = self.squares() if fourth else ((*piece, None) for piece in self.changes())
         return _product(self.rows, pieces, self.mean, direction, power)
 
@@ -374,7 +337,7 @@ def _product(rows: RowSet, pieces: Iterable[tuple[Any, ...]], mean: Tensor, dire
     return total.sub_(mean * off)[: len(direction)].div_(len(rows))
 
 
-# Linear heads: the mean of `ell(W x, y)` over rows, plus `(l2/2) ||W||^2` ------------------------------------------
+# What all linear heads have in common ------------------------------------------------------------------------------
 
 UNIT_ROUNDOFF = 2.0**-53
 DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
@@ -393,8 +356,9 @@ class LinearHead(ABC):
     row_bound: float
 
     about: ClassVar[Loss]  # what a certificate has to know of it
-    shift_invariant: ClassVar[bool]  # C(p) 1 = 0: adding the same to all outputs changes nothing
-    constant_curvature: ClassVar[bool]  # C(p) is the same for every row
+    steepest: ClassVar[float]  # link is Lipschitz with this constant: C(p) has no larger norm
+    shift_invariant: ClassVar[bool] = False  # C(p) = diag(p) - p p^T: the same added to all outputs changes nothing
+    constant_curvature: ClassVar[bool] = False  # C(p) is the same for every row
     inexact: ClassVar[bool] = True  # far from the goal, linear systems may be solved roughly
 
     @property
@@ -410,11 +374,7 @@ class LinearHead(ABC):
         """How many directions a row has."""
         return self.n_features
 
-    # What a loss must say about itself -------------------------------------------------------------------------
-
-    @abstractmethod
-    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Targets `t(y)`, rows x K."""
+    # What a loss says about itself ---------------------------------------------------------------------------------
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -425,37 +385,72 @@ class LinearHead(ABC):
         """The loss of each row, without the regulariser."""
 
     @abstractmethod
-    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        """`C(p) l` for each example's direction `l = V x`.
+    def slopes(self, predictions: Tensor) -> Tensor:
+        """`c(p)`, classes first, rows of zeros allowed: `C(p) = diag(c)`, or `diag(c) - p p^T` if shift-invariant."""
 
-        Classes first, one column an example, rows of zeros allowed.
-        """
-
+    @property
     @abstractmethod
-    def curvature_entries(self, predictions: Tensor) -> Tensor:
-        """Entries of `C(p)` on and above the diagonal, row by row, K (K+1)/2 x examples; classes first."""
+    def farthest(self) -> float:
+        """How far any two predictions, or a prediction and a target, are apart at most."""
 
-    @abstractmethod
-    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        """Sum over examples of their weight times `C(p)`, K x K; classes first."""
+    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        """Targets `t(y)`, rows x K."""
+        return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
 
-    @abstractmethod
-    def separated(self, predictions: Tensor) -> Tensor:
-        """`c_k(p)`, classes first: the diagonal matrix that stands for `C(p)` where classes are treated one by one."""
-
-    @abstractmethod
-    def coupling(self, predictions: Tensor) -> Tensor:
-        """How much of each example's `C(p)` its separated form misses; above 0 only where `C(p) = diag(p) - p p^T`."""
-
-    @abstractmethod
     def residual_sup(self, weights: Tensor) -> float:
         """Upper bound on `||p - t||` over all rows and labels."""
+        return self.farthest
 
-    @abstractmethod
-    def change_sup(self, update: Tensor) -> float:
-        """Upper bound on `||phi_U(x)||` over all rows `||x|| <= row_bound`."""
+    # C(p), and what stands for it; classes first -------------------------------------------------------------------
 
-    # What follows for all of them ------------------------------------------------------------------------------
+    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
+        """`C(p) l` for each example's direction `l = V x`; one column an example, rows of zeros allowed."""
+        curved = self.slopes(predictions) * directions
+        if self.shift_invariant:
+            curved.addcmul_(predictions, curved.sum(dim=0, keepdim=True), value=-1.0)
+        return curved
+
+    def curvature_entries(self, predictions: Tensor) -> Tensor:
+        """Entries of `C(p)` on and above the diagonal, row by row, K (K+1)/2 x examples."""
+        first, second = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
+        if self.shift_invariant:
+            entries = (predictions[first] * predictions[second]).neg_()
+        else:
+            entries = predictions.new_zeros((len(first), predictions.shape[1]))
+        entries[first == second] += self.slopes(predictions)
+        return entries
+
+    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """Sum over examples of their weight times `C(p)`, K x K."""
+        total = torch.diag((self.slopes(predictions) * weights).sum(dim=1))
+        return total.sub_((predictions * weights) @ predictions.T) if self.shift_invariant else total
+
+    def separated(self, predictions: Tensor) -> Tensor:
+        """The diagonal that stands for `C(p)` where classes are treated one by one.
+
+        For `diag(p) - p p^T` it is `q_k (1 + 2 sum q^2 / (sum q)^2)` with `q = p (1 - p)`, the diagonal of C(p). Along
+        the difference of two classes a row is undecided between, C(p) is twice its diagonal; where the doubt is spread
+        over many classes, about once. The factor is 2 for the first and near 1 for the second.
+        """
+        if not self.shift_invariant:
+            return self.slopes(predictions)
+        own = predictions * (1.0 - predictions)
+        every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
+        return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
+
+    def coupling(self, predictions: Tensor) -> Tensor:
+        """How much of each example's `C(p)` its separated form misses: `sum q^2 / sum q` for `diag(p) - p p^T`, else 0.
+
+        It is large where the doubt is between few classes. Along the sum of those classes C(p) is near 0, and its
+        separated form is not. Doubt that is spread over all classes has that direction in common with every other row:
+        the mean over classes, which needs no row to be known.
+        """
+        if not self.shift_invariant:
+            return torch.zeros_like(predictions[0])
+        own = predictions * (1.0 - predictions)
+        return own.square().sum(dim=0) / own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
+
+    # Sums over sets ------------------------------------------------------------------------------------------------
 
     def loss(self, weights: Tensor, rows: RowSet) -> float:
         """`L(W)`: mean loss plus `(l2/2) ||W||^2`."""
@@ -485,6 +480,11 @@ class LinearHead(ABC):
             features = block.features.double()
             total += block.weighted(self.change(weights, update, features), 0).T @ features
         return rows.total(total) / len(rows)
+
+    def change_sup(self, update: Tensor) -> float:
+        """Upper bound on `||phi_U(x)|| <= min(steepest ||U x||, farthest) ||x||` over all rows `||x|| <= row_bound`."""
+        spectral = float(torch.linalg.matrix_norm(update, 2))
+        return min(self.steepest * spectral * self.row_bound, self.farthest) * self.row_bound
 
     def constants(self, weights_norm: float) -> Constants:
         """Constants in closed form; the gradient's bound holds for weights of norm at most `weights_norm`."""
@@ -529,14 +529,12 @@ class LinearHead(ABC):
         return UNIT_ROUNDOFF * self.row_bound * (of_sum + of_link) + 4 * UNIT_ROUNDOFF * self.l2 * float(weights.norm())
 
 
-# The losses of linear heads: softmax, logistic (one vector, or one against the rest), least squares -----------------
-
-# Softmax (multinomial logistic) regression, K >= 2 classes, one weight row a class ---------------------------------
+# The losses --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Softmax(LinearHead):
-    """`ell(z, y) = logsumexp(z) - z_y`, so `p = softmax(z)`, `C(p) = diag(p) - p p^T` with spectral norm at most 1/2.
+    """K >= 2 classes, one weight row a class: `ell(z, y) = logsumexp(z) - z_y`, `p = softmax(z)`.
 
     >>> import torch
     >>> from expunge.heads.rows import Rows
@@ -547,11 +545,12 @@ class Softmax(LinearHead):
     """
 
     about: ClassVar[Loss] = SOFTMAX
+    steepest: ClassVar[float] = 0.5
     shift_invariant: ClassVar[bool] = True
-    constant_curvature: ClassVar[bool] = False
 
-    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
+    @property
+    def farthest(self) -> float:
+        return math.sqrt(2.0)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         return torch.softmax(outputs, dim=1)
@@ -559,73 +558,20 @@ class Softmax(LinearHead):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return torch.logsumexp(outputs, dim=1) - outputs.gather(1, labels[:, None]).squeeze(1)
 
-    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        weighted = predictions * directions
-        return weighted.addcmul_(predictions, weighted.sum(dim=0, keepdim=True), value=-1.0)
-
-    def curvature_entries(self, predictions: Tensor) -> Tensor:
-        pairs = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
-        entries = (predictions[pairs[0]] * predictions[pairs[1]]).neg_()
-        entries[pairs[0] == pairs[1]] += predictions
-        return entries
-
-    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        weighted = predictions * weights
-        return torch.diag(weighted.sum(dim=1)).sub_(weighted @ predictions.T)
-
-    def separated(self, predictions: Tensor) -> Tensor:
-        """`q_k (1 + 2 sum q^2 / (sum q)^2)` with `q = p (1 - p)`, the diagonal of C(p).
-
-        Along the difference of two classes a row is undecided between, C(p) is twice its diagonal; where the doubt is
-        spread over many classes, about once. The factor is 2 for the first and near 1 for the second.
-        """
-        own = predictions * (1.0 - predictions)
-        every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
-        return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
-
-    def coupling(self, predictions: Tensor) -> Tensor:
-        """`sum q^2 / sum q` with `q = p (1 - p)`: large where the doubt is between few classes.
-
-        Along the sum of those classes C(p) is near 0, and its separated form is not. Doubt that is spread over all
-        classes has that direction in common with every other row: the mean over classes, which needs no row to be
-        known.
-        """
-        own = predictions * (1.0 - predictions)
-        return own.square().sum(dim=0) / own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
-
-    def residual_sup(self, weights: Tensor) -> float:
-        return math.sqrt(2.0)
-
-    def change_sup(self, update: Tensor) -> float:
-        """`||phi_U(x)|| <= min(||U x||/2, sqrt 2) ||x||`: C(p) has norm at most 1/2.
-
-        Two distributions differ by at most sqrt 2.
-        """
-        spectral = float(torch.linalg.matrix_norm(update, 2))
-        return min(0.5 * spectral * self.row_bound, math.sqrt(2.0)) * self.row_bound
-
-
-# Logistic regression: one weight vector for two classes, or one for each of several against the re -----------------
+    def slopes(self, predictions: Tensor) -> Tensor:
+        return predictions
 
 
 @dataclass(frozen=True)
 class OneVsRest(LinearHead):
-    """`ell(z, y) = sum_k logistic(z_k, y = k)`, so `p = sigmoid(z)` and `C(p) = diag(p (1 - p))`: K models in one.
-
-    >>> import torch
-    >>> from expunge.heads.rows import Rows
-    >>> head = OneVsRest(l2=1.0, n_classes=3, n_features=1, row_bound=1.0)
-    >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
-    >>> head.gradient(torch.zeros(3, 1, dtype=torch.float64), rows).flatten().tolist()
-    [-0.5, 0.5, 0.5]
-    """
+    """K logistic models in one: `ell(z, y) = sum_k logistic(z_k, y = k)`, `p = sigmoid(z)`."""
 
     about: ClassVar[Loss] = ONE_VS_REST
-    shift_invariant: ClassVar[bool] = False
-    constant_curvature: ClassVar[bool] = False
+    steepest: ClassVar[float] = 0.25
 
-    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype)
+    @property
+    def farthest(self) -> float:
+        return math.sqrt(self.n_classes)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         return torch.sigmoid(outputs)
@@ -634,31 +580,8 @@ class OneVsRest(LinearHead):
         signs = 2.0 * self.targets(labels, outputs.dtype) - 1.0
         return -torch.nn.functional.logsigmoid(signs * outputs).sum(dim=1)
 
-    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        return predictions * (1.0 - predictions) * directions
-
-    def curvature_entries(self, predictions: Tensor) -> Tensor:
-        pairs = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
-        entries = torch.zeros((pairs.shape[1], predictions.shape[1]), dtype=predictions.dtype, device=pairs.device)
-        entries[pairs[0] == pairs[1]] = predictions * (1.0 - predictions)
-        return entries
-
-    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        return torch.diag((predictions * (1.0 - predictions) * weights).sum(dim=1))
-
-    def separated(self, predictions: Tensor) -> Tensor:
+    def slopes(self, predictions: Tensor) -> Tensor:
         return predictions * (1.0 - predictions)
-
-    def coupling(self, predictions: Tensor) -> Tensor:
-        return torch.zeros_like(predictions[0])
-
-    def residual_sup(self, weights: Tensor) -> float:
-        return math.sqrt(self.n_classes)
-
-    def change_sup(self, update: Tensor) -> float:
-        """`||phi_U(x)|| <= min(||U x||/4, sqrt K) ||x||`: a sigmoid has slope at most 1/4."""
-        spectral = float(torch.linalg.matrix_norm(update, 2))
-        return min(0.25 * spectral * self.row_bound, math.sqrt(self.n_classes)) * self.row_bound
 
 
 @dataclass(frozen=True)
@@ -671,27 +594,20 @@ class Logistic(OneVsRest):
         return labels.to(dtype)[:, None]
 
 
-# Least squares on class targets -1 and +1 (a ridge classifier), one weight row a class -----------------------------
-
-
 @dataclass(frozen=True)
 class Ridge(LinearHead):
-    """`ell(z, y) = ||z - t(y)||^2 / 2`, so `p = z`, `C = I`: quadratic, one Newton step is exact.
-
-    >>> import torch
-    >>> from expunge.heads.rows import Rows
-    >>> head = Ridge(l2=1.0, n_classes=2, n_features=1, row_bound=1.0)
-    >>> rows = Rows(torch.ones(4, 1, dtype=torch.float64), torch.tensor([0, 0, 0, 0]))
-    >>> head.gradient(torch.zeros(2, 1, dtype=torch.float64), rows).flatten().tolist()
-    [-1.0, 1.0]
-    """
+    """Least squares on targets -1 and +1: `ell(z, y) = ||z - t(y)||^2 / 2`, `p = z`; one Newton step is exact."""
 
     about: ClassVar[Loss] = RIDGE
-    shift_invariant: ClassVar[bool] = False
+    steepest: ClassVar[float] = 1.0
     constant_curvature: ClassVar[bool] = True
 
+    @property
+    def farthest(self) -> float:
+        return math.inf
+
     def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.nn.functional.one_hot(labels, self.n_classes).to(dtype) * 2 - 1
+        return super().targets(labels, dtype) * 2 - 1
 
     def predictions(self, outputs: Tensor) -> Tensor:
         return outputs
@@ -699,28 +615,11 @@ class Ridge(LinearHead):
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return 0.5 * (outputs - self.targets(labels, outputs.dtype)).square().sum(dim=1)
 
-    def curve(self, predictions: Tensor, directions: Tensor) -> Tensor:
-        return directions
-
-    def curvature_entries(self, predictions: Tensor) -> Tensor:
-        pairs = torch.triu_indices(self.n_classes, self.n_classes, device=predictions.device)
-        return (pairs[0] == pairs[1]).to(predictions.dtype)[:, None].expand(-1, predictions.shape[1])
-
-    def curvature_sum(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        return torch.eye(len(predictions), dtype=weights.dtype, device=weights.device) * weights.sum()
-
-    def separated(self, predictions: Tensor) -> Tensor:
+    def slopes(self, predictions: Tensor) -> Tensor:
         return torch.ones_like(predictions)
-
-    def coupling(self, predictions: Tensor) -> Tensor:
-        return torch.zeros_like(predictions[0])
 
     def residual_sup(self, weights: Tensor) -> float:
         return float(torch.linalg.matrix_norm(weights, 2)) * self.row_bound + math.sqrt(self.n_classes)
-
-    def change_sup(self, update: Tensor) -> float:
-        """`||phi_U(x)|| = ||U x|| ||x||`."""
-        return float(torch.linalg.matrix_norm(update, 2)) * self.row_bound**2
 
     def moment_roundoffs(self, n_rows: int) -> int:
         """Unit roundoffs of the mean square that the mean of `x x'` over so many rows can lose."""

@@ -118,6 +118,10 @@ class Block:
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
+    def __getitem__(self, part: slice) -> Block:
+        weights = None if self.weights is None else self.weights[part]
+        return Block(self.features[part], self.labels[part], weights, self.start)
+
     def weighted(self, values: Tensor, dim: int) -> Tensor:
         """Values of these rows, which run along `dim`, times the rows' weights."""
         if self.weights is None:

@@ -85,6 +85,7 @@ def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
         ("--support box --box 1e300", "box"),
         ("--box nan", "box"),
         ("--class-counts 1,x", "whole numbers"),
+        ("--minutes 0", "--minutes 0"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, match: str) -> None:
@@ -107,77 +108,11 @@ def test_moments_that_are_none(files: Path, mean: Any, covariance: Any, match: s
     refused(COMMAND + "--moments odd.npz", match)
 
 
-@pytest.fixture
-def years(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three years that drift by 0.3 standard deviations each, and a label."""
-    rng = np.random.default_rng(0)
-    lines = ["age,height,year,default"]
-    for year in (2016, 2017, 2018):
-        for age, height in rng.normal(size=(700, 2)):
-            drifted = 40 + 10 * (age + 0.3 * (year - 2016))
-            lines.append(f"{drifted:.4f},{height:.4f},{year},{'yes' if age > 0 else 'no'}")
-    monkeypatch.chdir(tmp_path)
-    Path("surrogate.csv").write_text("\n".join(lines) + "\n")
-
-
-@pytest.mark.usefixtures("years")
-def test_parts_are_compared_on_the_screen_and_in_a_figure() -> None:
-    told = done("distance --by year --data surrogate.csv --label default --figure years.png --quiet")
-    for text in (
-        "against the rest",
-        "Two by two",
-        "plausible from chi2:",
-        "a margin is due",
-        "label, no feature: default",
-    ):
-        assert text in told
-    assert Path("years.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.usefixtures("years")
-def test_parts_in_json_with_a_model_that_was_trained_on_such_a_table() -> None:
-    done("train --data surrogate.csv --label default --columns age,height --out m.safetensors --quiet")
-    found = done("distance --by year --data surrogate.csv --model m.safetensors --quiet --json")
-    assert [line["part"] for line in found["parts"]] == ["2016", "2017", "2018"]
-    far = next(line for line in found["pairs"] if (line["part"], line["other"]) == ("2018", "2016"))
-    assert far["lower"] <= np.exp(0.36) - 1.0 <= far["upper"], "chi-square of a shift by 0.6"
-    assert found["plausible_chi2"]["from"] == max(line["upper"] for line in found["parts"])
-    assert found["tells"] is True
-
-
-@pytest.mark.usefixtures("years")
-def test_parts_that_do_not_overlap_get_no_number() -> None:
-    text = Path("surrogate.csv").read_text().splitlines()
-    batches = (900 + i % 3 if ",2018," in line else i % 3 for i, line in enumerate(text[1:]))
-    odd = [f"{text[0]},batch", *(f"{line},{batch}" for line, batch in zip(text[1:], batches, strict=True))]
-    Path("batch.csv").write_text("\n".join(odd) + "\n")
-    told = done("distance --by year --data batch.csv --label default --quiet")
-    assert "what may be declared: this tells nothing" in told
-    assert "batch" in told, "the column that tells them apart is named"
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("distance --by yeer --data surrogate.csv", "Did you mean year"),
-        ("distance --by year", "no --surrogate"),
-        ("distance --surrogate surrogate.csv", "no --model"),
-        ("distance --by year --data surrogate.csv --out e.npz", "with --by"),
-        ("distance --by year --data surrogate.csv --figure e.pdf", ".png"),
-        ("distance --model m --surrogate surrogate.csv --columns age", "without --by"),
-        ("distance --model m --surrogate surrogate.csv --minutes 0", "--minutes 0"),
-    ],
-)
-@pytest.mark.usefixtures("years")
-def test_what_does_not_go_with_parts_is_said(text: str, match: str) -> None:
-    refused(text, match)
-
-
 def test_where_samples_cannot_tell_there_is_a_reason_and_no_number(files: Path) -> None:
     """A few short steps in a ball: chains that have not mixed, far from any row."""
     command = LINE + "--chains 200 --steps 40 --epochs 2 --quiet "
     shown = done(command + "--out estimate.npz")
-    for text in ("this tells nothing", "have not mixed", "expunge distance --by", "keep a deposit", "not written"):
+    for text in ("this tells nothing", "have not mixed", "keep a deposit", "not written"):
         assert text in shown
     assert "total variation" not in shown.replace("total variation 1", "")
     assert not (files / "estimate.npz").exists()

@@ -66,7 +66,6 @@ def test_every_command_that_prints_names_shows_them_as_text(place: Path) -> None
     assert "[/foo]" in _run(place, "score", "--model", "@model.safetensors", "--data", "@test.parquet")
     _run(place, "predict", "--model", "@model.safetensors", "--data", "@test.parquet", "--out", "@predicted.csv")
     _run(place, "member", "--deposit", "@model.deposit", "--rows", "@forget.parquet")
-    _run(place, "distance", "--by", COLUMNS[2], "--data", "@surrogate.parquet", *LABEL, "--quiet", ends=(0, 2, 3))
     _run(place, "plan", "--model", "@model.safetensors", "--deposit", "@model.deposit", "--forget", "@forget.parquet",
          "--epsilon", "1", "--delta", "1e-4", "--quiet", ends=(0, 3))  # fmt: skip
     _run(place, "unlearn", "--model", "@model.safetensors", "--forget", "@forget.parquet", "--deposit", "@model.deposit",

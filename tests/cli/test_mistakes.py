@@ -195,9 +195,6 @@ MISTAKES = {
         f"unlearn --model m.safetensors --deposit m.deposit --forget https://example.org/a.csv {ASK}",
         "does not exist", "Nothing is fetched",
     ),
-    "parts by the label": (
-        "distance --by pays --label pays --data credit.csv", "--by and --label 'pays'", "the year, the site",
-    ),
     "predictions that are no csv": (
         "predict --model m.safetensors --data test.csv --out new.xlsx", "--out new.xlsx", "new.csv",
     ),

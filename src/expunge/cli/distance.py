@@ -17,10 +17,6 @@ from expunge.request.promise import Declared, Execution
 from expunge.runtime.values import option
 
 MOST_MINUTES = 10_000
-LIMITS = (
-    "an estimate: of what the classifier does not see it says nothing, and a source outside the series (an earlier "
-    "year, another country) may be farther: a margin is due on top"
-)
 
 
 class _Minutes(click.ParamType[Any]):
@@ -37,16 +33,8 @@ MINUTES = _Minutes()
 
 @command("How far is the surrogate from a source that is gone? A heuristic.", quiet=True)
 def distance(
-    model: Path | None = option("The trained model, .safetensors; with --by it may be left out.", section="Sets"),
-    surrogate: Path | None = option("Rows that resemble the source, with labels.", names=("--surrogate", "--data")),
-    by: str | None = option(
-        "Compare the parts of the surrogate with one another: a column with the year, the site or the device of each "
-        "row. Nothing is sampled then.",
-        metavar="COLUMN",
-    ),
-    columns: tuple[str, ...] | None = option(
-        "With --by: feature columns of a table, with commas between (default: all others)."
-    ),
+    model: Path = option("The trained model, .safetensors.", section="Sets"),
+    surrogate: Path = option("Rows that resemble the source, with labels."),
     forget: Path | None = option(
         "Rows to forget: then the difference of means that the bound needs is estimated too, at the update they call "
         "for; with --match-classes they are not counted."
@@ -78,56 +66,25 @@ def distance(
         ".npz",
     ),
     figure: Path | None = option(
-        "Write a .png: sampled features against the surrogate's, first two principal components; with --by the parts "
-        "and their intervals.",
+        "Write a .png: sampled features against the surrogate's, first two principal components.",
         new=(".png",),
     ),
 ) -> Any:
     """How far may a source that is gone be from the surrogate? A heuristic: none of it is a guarantee.
 
-    With --by the parts of the surrogate are compared with one another, by classifiers that never saw the rows they
-    judge: chi-square, with intervals. A source that is one more such part would be about as far; that is the range in
-    which a declaration is plausible.
-
-    Without, Langevin chains draw features from the density that the model implies; a network tells them from the
+    Langevin chains draw features from the density that the model implies; a network tells them from the
     surrogate's (Donsker-Varadhan); a model trained on the surrogate gives the part of the labels. A classifier is not
     trained to know its features' density, so the samples may be far from the source. Where they cannot tell, this says
     so, with the reason, and gives no number. A certificate that rests on an estimate has the status `estimated`,
     whatever the numbers.
 
     \b
-    expunge distance --by year --data surrogate.csv --label default
-    expunge distance --by site --data surrogate.csv --model model.safetensors --figure sites.png
     expunge distance --model model.safetensors --surrogate surrogate.npz --forget forget.npz --figure features.png
     expunge distance --model model.safetensors --surrogate surrogate.npz --reference source-sample.npz
     expunge distance --model model.safetensors --surrogate surrogate.npz --out estimate.npz
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
                      --epsilon 1 --delta 1e-5 --distance estimate.npz --out result/
     """
-    from expunge.errors import OptionError
-
-    if surrogate is None:
-        example = "--data surrogate.csv" if by is not None else "--surrogate surrogate.npz"
-        raise OptionError("no --surrogate", "the rows that resemble the source are needed", f"Give them: {example}.")
-    if by is not None:
-        for flag, given in (("--forget", forget), ("--reference", reference), ("--out", target)):
-            if given is not None:
-                raise OptionError(
-                    f"{flag} {given} with --by",
-                    "parts of the surrogate are compared, nothing else",
-                    f"Leave {flag} out.",
-                )
-        return _compare_parts(surrogate, by, label, columns, model, estimation["seed"], figure)
-    if columns is not None:
-        raise OptionError(
-            f"--columns {','.join(columns)}", "without --by the model says its columns", "Leave --columns out."
-        )
-    if model is None:
-        raise OptionError(
-            "no --model",
-            "without --by features are sampled from a model",
-            "Give --model model.safetensors, or --by COLUMN to compare parts of the surrogate.",
-        )
     settings = _estimation(estimation, moments, match_classes)
     budget = _budget(*minutes)
     sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
@@ -256,78 +213,3 @@ def _print_lines(lines: list[Any]) -> None:
             out.print(f"  - {line.name}, {line.source}: {line.remark}")
     out.print("source: samples = drawn from the model, reference = real rows of the source, model = its probabilities")
     out.print("side: lower = below the truth in the limit, upper = above it, neither = may be either")
-
-
-# Parts of a surrogate, one against the others.
-
-
-def _compare_parts(
-    path: Path,
-    by: str,
-    label: str | None,
-    columns: tuple[str, ...] | None,
-    model: Path | None,
-    seed: int,
-    figure: Path | None,
-) -> dict[str, Any]:
-    from expunge.estimate.groups import compare_groups
-    from expunge.model import read_model
-    from expunge.report.figures import parts_figure
-    from expunge.rows.files import read_parts
-
-    with progress() as advance:
-        given = None if model is None else read_model(model)[0]
-        known: dict[str, Any] = {} if given is None else {"record": given.record, "n_features": given.n_features}
-        rows = read_parts(path, by, label, columns=columns, **known)
-        parts = compare_groups(rows.features, rows.codes, rows.parts, rows.names, seed=seed, progress=advance)
-    content: dict[str, Any] = {"by": by, **parts.to_dict(), "prepared": list(rows.decisions)}
-    if figure is not None:
-        write_all({figure: parts_figure(parts, by)})
-        content["figure"] = str(figure)
-    _print_parts(rows, parts, by)
-    if figure is not None:
-        out.print(f"written: {figure}")
-    return content
-
-
-def _print_parts(rows: Any, parts: Any, by: str) -> None:
-    """A table of the parts, one of the pairs, and what may be declared."""
-    from expunge.estimate.groups import TELLS_NOTHING
-    from expunge.runtime.values import up
-
-    def cells(line: Any) -> tuple[str, str]:
-        if line.chi2 is None:
-            return TELLS_NOTHING, ""
-        return f"{line.chi2:.2g}", f"{line.lower:.2g} to {line.upper:.2g}"
-
-    out.listing(rows.decisions, "  ")
-    out.table(
-        (by, "rows", "against the rest", "95 % interval", "differs most in"),
-        [(one.part, f"{one.rows:,}", *cells(one), one.most or "nothing clearly") for one in parts.against_rest],
-        f"How far the parts by {by} are apart: chi-square, ESTIMATED",
-        (by, "differs most in"),
-    )
-    if parts.pairs:
-        names = [line.part for line in parts.against_rest]
-        known = {(line.part, line.other): cells(line)[0] for line in parts.pairs}
-        pairs = [(name, *(known.get((name, other), "") for other in names)) for name in names]
-        out.table((by, *names), pairs, "Two by two: chi-square of the row relative to the column", (by,))
-    for line in (*parts.against_rest, *parts.pairs):
-        if line.reason:
-            out.print(f"  - {line.part} against {line.other}: {line.reason}")
-    out.listing(parts.notes, "note: ")
-    if parts.plausible is None:
-        out.bold(f"what may be declared: {TELLS_NOTHING}")
-        out.print(
-            "Give more rows, fewer --columns, or a --by that no other column repeats (a batch number beside a year); "
-            "what cannot be measured can still be declared, and defended"
-        )
-        return
-    least, most = (up(value, 2) for value in parts.plausible)
-    out.bold(f"what may be declared: plausible from chi2:{least} on")
-    out.print(
-        f"  less would say that the source is nearer to the surrogate than its parts are to the rest of it ({least})"
-    )
-    if most != least:
-        out.print(f"  the two parts farthest from each other: up to {most}")
-    out.print(f"  {LIMITS}")

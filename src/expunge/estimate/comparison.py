@@ -48,7 +48,6 @@ FAILED = -2.0  # standard errors: a relative entropy is not below 0
 DISAGREEMENT = 3.0  # standard errors that the folds' own spread may be of the mean
 LEAST_DISAGREEMENT = 0.1
 INSTEAD = (
-    "Compare parts of the surrogate that differ as the source may (years, sites, devices): expunge distance --by.",
     "Declare a distance that can be defended (--distance chi2:... at unlearn), with a margin.",
     "Where the source still exists, keep a deposit of it (expunge deposit): then no distance is needed.",
 )

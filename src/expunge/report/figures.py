@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from expunge.estimate.comparison import Comparison
-    from expunge.estimate.groups import GroupDistances
     from expunge.evaluate.audit import Audit
     from expunge.evaluate.evaluation import ScoreTable
     from expunge.heads import Rows
@@ -187,33 +186,4 @@ def principal_components(comparison: Comparison) -> bytes:
     panel.set(xlabel="first principal component of the surrogate", ylabel="second")
     panel.set_title("Features the model implies, against the surrogate's", fontsize=11)
     panel.legend(frameon=False, fontsize=9)
-    return png(figure)
-
-
-# How far the parts of a set are from one another, as a figure.
-
-
-def parts_figure(parts: GroupDistances, by: str) -> bytes:
-    """Chi-square with its interval, a line a comparison; parts that tell nothing are named and have no point."""
-    from expunge.estimate.groups import CONFIDENCE
-
-    lines = [*parts.against_rest, *parts.pairs]
-    figure, (panel,) = new_figure(1, 1.4 + 0.32 * len(lines), width=7.5)
-    for place, line in enumerate(lines):
-        colour = "#1b5e8c" if place < len(parts.against_rest) else "#8a8a8a"
-        if line.chi2 is None or line.lower is None or line.upper is None:
-            near: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-            panel.annotate("tells nothing", (0.0, place), fontsize=9, **near)
-            continue
-        panel.plot([line.lower, line.upper], [place, place], color=colour, linewidth=2)
-        panel.scatter([line.chi2], [place], color=colour, zorder=3)
-    if parts.plausible is not None:
-        least, said = parts.plausible[0], {"fontsize": 9, "color": "#b4480f", "textcoords": "offset points"}
-        panel.axvline(least, color="#b4480f", linestyle="--", linewidth=1)
-        panel.annotate("declare no less", (least, -0.7), xytext=(3, 0), **said)
-    panel.set_yticks(range(len(lines)), [f"{line.part} against {line.other}" for line in lines])
-    panel.set_ylim(len(lines) - 0.4, -1.0)
-    panel.set_xlim(left=0.0)
-    panel.set(xlabel=f"chi-square as a classifier sees it, {100 * CONFIDENCE:g} % intervals", title=f"Parts by {by}")
-    panel.grid(alpha=0.3, axis="x")
     return png(figure)

@@ -18,7 +18,6 @@ from expunge.errors import DataError, FileError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, TrainingRecord
 from expunge.rows.arrays import (
     DAMAGE,
-    NAMES,
     Array,
     StoredArray,
     damage_error,
@@ -37,14 +36,12 @@ from expunge.rows.tables import (
     PARQUET,
     TABLES,
     Table,
-    as_words,
     choose_label,
     frame_table,
     has_lists,
     is_frame,
     is_table,
     label_error,
-    missing_error,
     open_parquet,
     read_columns,
     read_table,
@@ -58,8 +55,6 @@ from expunge.runtime.values import choice
 ARRAYS = (".npz", ".safetensors")
 PREPARE = ("auto", "table", "none")
 COARSE, EXACT = PRECISION = ("coarse", "exact")
-MOST_PARTS = 50
-LEARNT_FROM = 20_000  # rows: what becomes of a column shows in so many
 TRAINED_ON = "the model was trained on a column of that name"
 
 
@@ -502,147 +497,3 @@ def _with_labels(table: Table, labels: Any, label: str | None) -> tuple[Table, s
         target += "_"
     values = as_labels(labels, len(table), table.name)
     return replace(table, arrow=table.arrow.append_column(target, pa.array(values))), target
-
-
-# Rows in parts -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PartRows:
-    """Features of rows in parts (years, sites, devices): the place of each row's part among `parts`, and decisions."""
-
-    features: Array
-    codes: Array
-    parts: tuple[str, ...]
-    names: tuple[str, ...]
-    decisions: tuple[str, ...] = ()
-
-
-def read_parts(
-    path: Path,
-    by: str,
-    label: str | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    record: TrainingRecord | None = None,
-    n_features: int | None = None,
-) -> PartRows:
-    """Rows of a table, or of an .npz file with X and an array of the name `by`, and which part each belongs to.
-
-    With a model's `record` columns become features as they did at training, and rows longer than its norm bound are
-    scaled to it; without one a table is prepared by what is in it. `n_features` are those a model takes. Neither the
-    label nor the column `by` is a feature.
-    """
-    readable(path)
-    if by == label:
-        raise OptionError(
-            f"--by and --label {by!r}",
-            "parts are told apart by something else than the classes",
-            "Give the column with the year, the site or the device of each row, or leave --label out.",
-        )
-    if is_table(path):
-        rows = _parts_of_table(path, by, label, columns, record)
-    elif path.suffix.lower() == ".npz":
-        try:
-            rows = _parts_of_arrays(path, by)
-        except DAMAGE as error:
-            raise damage_error(path, error) from error
-        if n_features is not None and rows.features.shape[1] != n_features:
-            raise DataError(
-                f"{path} has {rows.features.shape[1]:,} features",
-                f"the model takes {n_features:,}",
-                "Give rows as they were at training, or leave --model out.",
-            )
-    else:
-        raise type_error(path)
-    if record is None:
-        return rows
-    norms = np.sqrt((rows.features**2).sum(axis=1))
-    n_long, limit = int((norms > record.max_norm).sum()), record.max_norm
-    decisions = [f"{n_long:,} of {len(norms):,} rows were longer than {limit:g} and scaled to it"] * bool(n_long)
-    scale = np.where(norms > limit, limit / np.maximum(norms, 1e-300), 1.0)
-    return replace(rows, features=rows.features * scale[:, None], decisions=(*rows.decisions, *decisions))
-
-
-def _parts_of_table(
-    path: Path, by: str, label: str | None, columns: Sequence[str] | None, record: TrainingRecord | None
-) -> PartRows:
-    preparation = None if record is None or record.table is None else Preparation.of(record.table)
-    table = read_table(path, known=None if preparation is None else preparation.names or None)
-    if by not in table.names:
-        raise missing_error(table, [by], "--by names the column that says which part a row belongs to")
-    if label is not None:
-        require_columns(table, [label], "--label names a column, which is no feature")
-    parts, codes, decisions = _find_parts(table.arrow[by], path, by)
-    there = codes >= 0
-    table, codes = replace(table, arrow=table.arrow.filter(pa.array(there))), codes[there]
-    target = choose_label(table.names, label)
-    known = None if record is None or columns is not None else record.features
-    if preparation is not None:
-        features = tuple(each for each in preparation.columns if each.column != by)
-        if len(features) < len(preparation.columns):
-            decisions.append(f"{by} was a feature at training; here it says the part, and is none")
-        preparation = replace(preparation, columns=features)
-    elif known is not None:
-        names = [name for name in known if name != by]
-        return PartRows(_numbers_of(table, names), codes, parts, tuple(names), tuple(decisions))
-    else:
-        arrow = table.arrow.drop_columns([name for name in {by, target} if name in table.names])
-        arrow = arrow.append_column(by, pa.array([parts[code] for code in codes]))
-        if len(arrow) > LEARNT_FROM:
-            arrow = arrow.take(pa.array(np.linspace(0, len(arrow) - 1, LEARNT_FROM).astype(np.int64)))
-        preparation, learnt = learn(replace(table, arrow=arrow), by, columns)
-        decisions += [f"label, no feature: {target}"] * (target in table.names and target != by) + list(learnt[1:])
-    return PartRows(preparation.features(table), codes, parts, preparation.feature_names, tuple(decisions))
-
-
-def _parts_of_arrays(path: Path, by: str) -> PartRows:
-    arrays = read_npz(path, ("X", by), (NAMES,))
-    features, column = arrays["X"], arrays[by]
-    if features.ndim != 2 or column.shape != features.shape[:1] or features.dtype.kind not in "fiub":
-        raise FileError(
-            f"{path}: X of shape {features.shape} and {by} of shape {column.shape}",
-            "X is rows x features in numbers, and one value a row says its part",
-            f"Save with numpy.savez(path, X=..., y=..., {by}=...).",
-        )
-    parts, codes, decisions = _find_parts(pa.chunked_array([pa.array(column)]), path, by)
-    named, width = arrays.get(NAMES), features.shape[1]
-    listed = named.tolist() if named is not None and named.shape == (width,) else range(width)
-    names = tuple(f"column {name}" if isinstance(name, int) else str(name) for name in listed)
-    features, codes = features[codes >= 0].astype(np.float64), codes[codes >= 0]
-    if not np.isfinite(features).all():
-        raise DataError(f"{path}: X has values that are not finite", "every one must be", "Fill or remove those rows.")
-    return PartRows(features, codes, parts, names, tuple(decisions))
-
-
-def _find_parts(column: Any, path: Path, by: str) -> tuple[tuple[str, ...], Array, list[str]]:
-    """The different parts in order, the place of each row's (-1 for none), and a sentence on rows without one."""
-    words = as_words(column)
-    n_parts, n_rows = len(words.different), len(words.codes)
-    if n_parts > MOST_PARTS:
-        raise DataError(
-            f"{path}: column {by!r} has {n_parts:,} different values in {n_rows:,} rows",
-            f"it must group the rows into a few parts, at most {MOST_PARTS}",
-            "Use a coarser column: years and not days, sites and not persons.",
-        )
-    if n_parts < 2:
-        one = f"one value, {words.listed()[0]!r}" if n_parts else "no value"
-        raise DataError(
-            f"{path}: column {by!r} has {one} in all {n_rows:,} rows",
-            "two parts or more can be compared",
-            "Give a column that tells the rows' years, sites or devices, or join the files of several.",
-        )
-
-    listed = words.listed()
-
-    def by_size(word: str) -> tuple[int, float, str]:
-        try:
-            return 0, float(word), word
-        except ValueError:
-            return 1, 0.0, word
-
-    order = sorted(range(n_parts), key=lambda place: by_size(listed[place]))
-    place = np.full(n_parts + 1, -1, dtype=np.int64)
-    place[order] = np.arange(n_parts)
-    decisions = [f"{words.missing:,} rows without a value in {by} were left out"] if words.missing else []
-    return tuple(listed[each][:60] for each in order), place[words.codes], decisions

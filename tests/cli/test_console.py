@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import expunge
 from command_line import refused, run
-from expunge.cli.console import Meter, out
+from expunge.cli import console
+from expunge.cli.console import out
 from expunge.cli.options import command
 from expunge.cli.unlearn import _print_plan
 
@@ -135,36 +136,28 @@ def test_elsewhere_there_are_plain_lines_and_quiet_shows_nothing(line: str, tmp_
     assert len(ran.stderr.splitlines()) < 40
 
 
-def test_lines_are_few_and_say_how_fast() -> None:
+def test_lines_are_few_and_say_how_fast_a_stage_goes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A line at once and every ten seconds; a stage that begins anew is timed anew; what is unknown is not said."""
     now = 0.0
-
-    def clock() -> float:
-        return now
-
-    meter, lines = Meter("Lanczos (rows)", clock), []
-    for done in range(0, 101):
-        now = 0.5 * done
-        meter.at(1000 * done, 100_000)
-        if meter.due(10.0):
-            lines.append(meter.line())
-    assert len(lines) == 6
-    assert lines[0] == "Lanczos: 0 of 100,000 rows"
-    assert lines[1] == "Lanczos: 20,000 of 100,000 rows, 2,000 rows/s, 40 s left"
-
-
-def test_a_stage_that_begins_anew_is_timed_anew() -> None:
-    times = iter((0.0, 10.0, 20.0, 21.0))
-    meter = Meter("Reading (rows)", lambda: next(times))
-    meter.at(0, None)
-    meter.at(50, None)
-    meter.at(0, 50)
-    meter.at(50, 50)
-    assert meter.reading() == "50 of 50 rows, 50 rows/s, 0 s left"
-
-
-def test_what_is_not_known_is_not_said() -> None:
-    meter = Meter("Newton iterations", iter((0.0, 2.0)).__next__)
-    meter.at(0, None)
-    assert meter.line() == "Newton iterations ..."
-    meter.at(1, None)
-    assert meter.line() == "Newton iterations: 1, 0.5/s"
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    with console.progress() as advance:
+        for done in range(101):
+            now = 0.5 * done
+            advance("Lanczos (rows)", 1000 * done, 100_000)
+        for at, done, total in ((100, 0, None), (110, 50, None), (120, 0, 50), (121, 5, 50), (131, 25, 50)):
+            now = at
+            advance("Reading (rows)", done, total)
+        for at, done in ((200, 0), (202, 1), (212, 6)):
+            now = at
+            advance("Newton iterations", done, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "Lanczos: 0 of 100,000 rows",
+        "Lanczos: 20,000 of 100,000 rows, 2,000 rows/s, 0:00:40 left",
+    ]
+    assert [line.partition(",")[0] for line in lines].count("Lanczos: 100") == 1
+    assert len([line for line in lines if line.startswith("Lanczos")]) == 6
+    assert [line for line in lines if line.startswith("Reading")][
+        -1
+    ] == "Reading: 25 of 50 rows, 2 rows/s, 0:00:13 left"
+    assert lines[-2:] == ["Newton iterations ...", "Newton iterations: 6, 0.5/s"]

@@ -229,7 +229,7 @@ def test_an_audit_of_a_dossier_with_a_surrogate_beside_the_deposit(tame: Path) -
 def test_without_a_deposit_a_surrogate_and_its_distance_are_needed(folder: Path) -> None:
     line = "unlearn --model model.safetensors --forget forget.npz --epsilon 1 --delta 1e-3 --out result"
     for more in ("", " --surrogate source.npz", " --distance same"):
-        refused(line + more, "Give both, or --deposit")
+        refused(line + more, "Give them, or a deposit")
 
 
 def test_a_file_that_is_no_deposit_is_refused(folder: Path) -> None:

@@ -107,7 +107,7 @@ MISTAKES = {
     ),
     "a model given as deposit": (
         f"unlearn --model m.safetensors --deposit m.safetensors --forget forget.csv {ASK}",
-        "--deposit m.safetensors is a model", "Give the deposit.",
+        "--deposit m.safetensors is a model", "Give a deposit.",
     ),
     "a pickled model": ("score --model weights.pkl --data test.csv", "unknown model type '.pkl'", "never loaded"),
     "rows of somebody else": (
@@ -130,7 +130,7 @@ MISTAKES = {
         "score --model m.safetensors --data words.csv", "column 'age' has 'old'", "Write numbers, or leave the cell empty",
     ),
     "neither deposit nor surrogate": (
-        f"unlearn --model m.safetensors --forget forget.csv {ASK}", "no --surrogate and no --distance", "--deposit",
+        f"unlearn --model m.safetensors --forget forget.csv {ASK}", "no surrogate, or no distance", "or a deposit",
     ),
     "a delta of one": (
         "unlearn --model m.safetensors --deposit m.deposit --forget forget.csv --epsilon 1 --delta 1 --out new",

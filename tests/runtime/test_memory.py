@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +79,12 @@ def test_a_limit_that_was_asked_for_is_one_for_a_gpu_too() -> None:
     assert Memory.of(None).on_device is None
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 100])
-def test_a_file_in_parts_is_the_file(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PART", 8)
-    content = bytes(range(size))
-    (tmp_path / "file").write_bytes(content)
+def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
     read = file_buffer(tmp_path / "file", "the file")
     assert isinstance(read, bytearray)
-    assert read == content == file_bytes(tmp_path / "file", "the file")
-
-
-def test_a_file_that_becomes_shorter_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    assert read == b"12345" == file_bytes(tmp_path / "file", "the file")
+    monkeypatch.setattr(memory, "_require_copies", lambda *_: 6)
     with pytest.raises(FileError, match="shorter"):
         file_buffer(tmp_path / "file", "the file")
 

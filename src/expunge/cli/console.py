@@ -10,19 +10,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
-import re
 import signal
 import sys
 import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +32,6 @@ from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
 from expunge.runtime.group import launched_as_group
 from expunge.runtime.memory import out_of_memory
 
-Cells = Sequence[Sequence[str]]
 REFUSED = Refused.exit_status
 LOST = 2  # exit status where the output was lost
 STOPPED, TERMINATED = 130, 143
@@ -123,6 +123,14 @@ def table_of(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """
+    >>> percent(0.1234), percent(None)
+    ('12.3 %', '-')
+    """
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 class StandardError(Plain):
@@ -260,108 +268,59 @@ def _end(error: ExpungeError, json_output: bool) -> NoReturn:
     sys.exit(error.exit_status)
 
 
-# Progress.
-
-
-class Meter:
-    """Reports of one stage: how far it is, how fast it goes, how long it will take.
-
-    A stage that counts something says what in parentheses: `Lanczos (rows)`.
-
-    >>> meter = Meter("Lanczos (rows)", clock=iter((0.0, 2.0)).__next__)
-    >>> meter.at(0, 1000)
-    >>> meter.at(200, 1000)
-    >>> meter.line()
-    'Lanczos: 200 of 1,000 rows, 100 rows/s, 8 s left'
-    """
-
-    def __init__(self, stage: str, clock: Callable[[], float] = time.monotonic) -> None:
-        named = re.fullmatch(r"(.*?)(?: \((\w+)\))?", stage)
-        assert named is not None
-        self.name, self.unit, self.clock = named[1], named[2] or "", clock
-        self.start = self.now = 0.0
-        self.first: int | None = None
-        self.done, self.total = 0, None  # type: int, int | None
-        self.shown: float | None = None
-
-    def at(self, done: int, total: int | None) -> None:
-        """It is here now. A stage that steps back has begun anew."""
-        self.now = self.clock()
-        if self.first is None or done < self.done:
-            self.start, self.first = self.now, done
-        self.done, self.total = done, total
-
-    def due(self, seconds: float) -> bool:
-        """Whether that long has gone by since this last said yes."""
-        if self.shown is not None and self.now - self.shown < seconds:
-            return False
-        self.shown = self.now
-        return True
-
-    def reading(self) -> str:
-        """How many, how fast, how long still."""
-        unit = f" {self.unit}" if self.unit else ""
-        parts = [f"{self.done:,}" + ("" if self.total is None else f" of {self.total:,}") + unit]
-        if self.first is not None and self.now > self.start and self.done > self.first:
-            rate = (self.done - self.first) / (self.now - self.start)
-            parts.append(f"{rate:,.0f}{unit}/s" if rate >= 10 else f"{rate:.2g}{unit}/s")
-            if self.total is not None:
-                parts.append(f"{_time(max(0, self.total - self.done) / rate)} left")
-        return ", ".join(parts)
-
-    def line(self) -> str:
-        return f"{self.name}: {self.reading()}" if self.done or self.total else f"{self.name} ..."
-
-
-def _time(seconds: float) -> str:
-    """
-    >>> _time(4000.0), _time(75.0), _time(3.2)
-    ('1 h 6 min', '1 min 15 s', '3 s')
-    """
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
-
-
 @contextlib.contextmanager
 def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], None]]:
     """A progress callback: live bars on a terminal, plain lines elsewhere, now and then; nothing with --quiet.
 
-    Both say how fast it goes and how long it will take, where that can be known.
+    Both say how fast it goes and how long it will take, where that can be known. A stage that counts something says
+    what in parentheses: `Lanczos (rows)`.
     """
     if not wanted or err.quiet:
         yield lambda *_: None
         return
-    meters: dict[str, Meter] = {}
-    if not err.is_terminal:
-
-        def line(stage: str, done: int, total: int | None) -> None:
-            meter = meters.setdefault(stage, Meter(stage))
-            meter.at(done, total)
-            if meter.due(LINE_SECONDS):
-                err.print(meter.line())
-
-        yield line
-        return
+    live = err.is_terminal
+    pause = BAR_SECONDS if live else LINE_SECONDS
+    stages: dict[str, Task] = {}
+    told: dict[str, float] = {}
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[reading]}", markup=False),
     )
-    with Progress(*columns, console=err, transient=True) as live:
-        tasks: dict[str, Any] = {}
+    with Progress(*columns, console=err, transient=True, disable=not live, get_time=time.monotonic) as bars:
 
         def advance(stage: str, done: int, total: int | None) -> None:
-            meter = meters.setdefault(stage, Meter(stage))
-            meter.at(done, total)
-            if stage not in tasks:
-                tasks[stage] = live.add_task(shown(meter.name), total=total, reading="")
-            if meter.due(BAR_SECONDS) or done == total:
-                live.update(tasks[stage], completed=done, total=total, reading=meter.reading())
+            name, _, unit = stage.removesuffix(")").partition(" (")
+            if stage not in stages:
+                bars.add_task(shown(name), total=total, reading="")
+                stages[stage] = bars.tasks[-1]
+            task = stages[stage]
+            if done < task.completed:  # it has begun anew
+                bars.reset(task.id)
+            task.total = total  # by `update` a new total would forget how fast it goes
+            bars.update(task.id, completed=done)
+            now = time.monotonic()
+            if now - told.get(stage, -math.inf) < pause and not (live and done == total):
+                return
+            told[stage] = now
+            if live:
+                bars.update(task.id, reading=reading(task, unit))
+            else:
+                err.print(f"{name}: {reading(task, unit)}" if done or total else f"{name} ...")
 
         yield advance
+
+
+def reading(task: Task, unit: str) -> str:
+    """How far a stage is, how fast it goes, how long it will take."""
+    unit = f" {unit}" if unit else ""
+    parts = [f"{task.completed:,}" + ("" if task.total is None else f" of {task.total:,}") + unit]
+    if task.speed:
+        parts.append(f"{task.speed:,.0f}{unit}/s" if task.speed >= 10 else f"{task.speed:.2g}{unit}/s")
+        if task.time_remaining is not None:
+            parts.append(f"{timedelta(seconds=round(task.time_remaining))} left")
+    return ", ".join(parts)
 
 
 def print_certificate(content: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ MEMORY = (
     "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is read "
     "anew in each pass."
 )
-WEIGHTS, DEPOSIT = "a model", "a deposit"
+MODEL_FILE, DEPOSIT, DATA = "a model", "a deposit", "data"
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class Sets:
 
     def require_kinds(self) -> None:
         """Refuse files that were given under each other's option."""
-        others = {"--forget": self.forget, "--deposit": self.deposit, "--surrogate": self.surrogate}
-        require_model(self.model, others)
-        require_deposit(self.deposit, self.model)
+        require_kinds(self.model, self.deposit, {"--forget": self.forget, "--surrogate": self.surrogate})
 
     def read(self, memory: str | int | None, model: Any) -> tuple[Any, Any]:
         """The rows to forget and the surrogate, read whole or to be streamed; None for a surrogate not given."""
@@ -115,49 +113,32 @@ def _kind_of(path: Path) -> str:
     from expunge.rows.arrays import locate_safetensors
 
     if path.suffix.lower() not in (".safetensors", ".deposit"):
-        return "data"
+        return DATA
     try:
         arrays, metadata = locate_safetensors(path)
     except (ExpungeError, OSError, ValueError):
-        return "data"
+        return DATA
     if METADATA in metadata:
         return DEPOSIT
-    return WEIGHTS if "X" not in arrays else "data"
+    return DATA if "X" in arrays else MODEL_FILE
 
 
-def require_model(model: Path, others: dict[str, Path | None]) -> None:
-    """Refuse a file of data or a deposit that was given as the model; where another option has the model, say so."""
+def require_kinds(model: Path | None, deposit: Path | None, data: dict[str, Path | None]) -> None:
+    """Refuse a model, a deposit or data given under another's option; reading says what else is wrong with a file."""
     from expunge.errors import FileError
 
-    if not model.is_file():
-        return  # reading it says what is wrong
-    kind = _kind_of(model)
-    if kind == WEIGHTS:
-        return
-    given = {option: path for option, path in others.items() if path is not None and path.is_file()}
-    swapped = next((option for option, path in given.items() if _kind_of(path) == WEIGHTS), None)
-    if swapped is not None:
+    given = {"--model": model, "--deposit": deposit, **data}
+    files = {flag: path for flag, path in given.items() if path is not None and path.is_file()}
+    kinds = {flag: _kind_of(path) for flag, path in files.items()}
+    for flag, wanted in (("--model", MODEL_FILE), ("--deposit", DEPOSIT)):
+        found = kinds.get(flag, wanted)
+        other = next((each for each, kind in kinds.items() if kind == wanted), None)
+        if found == wanted or (found == DATA and other is None):
+            continue
         raise FileError(
-            f"--model {model} is {kind}, and {swapped} {given[swapped]} is a model",
-            "the two are swapped",
-            f"Write --model {given[swapped]} {swapped} {model}.",
-        )
-    if kind == DEPOSIT:
-        raise FileError(
-            f"--model {model} is a deposit", "a model is needed", "Give the model.safetensors that it was made for."
-        )
-
-
-def require_deposit(deposit: Path | None, model: Path | None = None) -> None:
-    """Refuse a model that was given as the deposit."""
-    from expunge.errors import FileError
-
-    if deposit is not None and deposit.is_file() and _kind_of(deposit) == WEIGHTS:
-        swapped = model is not None and model.is_file() and _kind_of(model) == DEPOSIT
-        raise FileError(
-            f"--deposit {deposit} is a model",
-            "a deposit is needed, which expunge deposit or expunge train --deposit wrote",
-            "Give the deposit." + (f" Write --deposit {model} --model {deposit}." if swapped else ""),
+            f"{flag} {files[flag]} is {found}",
+            f"{wanted} is needed" if other is None else f"{other} {files[other]} is {wanted}: the two are swapped",
+            f"Give {wanted}." if other is None else f"Write {flag} {files[other]} {other} {files[flag]}.",
         )
 
 

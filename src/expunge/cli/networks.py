@@ -100,21 +100,8 @@ def tangent() -> None:
     Data are examples before the network, as expunge embed reads them; bytes become floats from 0 to 1, anything else is
     the network's own business.
 
-    \b
-    expunge tangent train --data images.npz --network mynets:pretrained --last 2
-                          --l2 1e-3 --max-norm 1 --out model.safetensors --json
-    expunge tangent unlearn --model model.safetensors --network mynets:pretrained
-                            --forget forget.npz --surrogate surrogate.npz
-                            --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
-
     Where the tangent weights are a few thousand, a deposit can be kept of the source before it goes: no surrogate is
     needed then, and any number of examples can be forgotten.
-
-    \b
-    expunge tangent deposit --model model.safetensors --network mynets:pretrained --data images.npz
-                            --out model.deposit
-    expunge tangent unlearn --model model.safetensors --network mynets:pretrained --forget forget.npz
-                            --deposit model.deposit --epsilon 0.1 --delta 1e-6 --out result/
     """
 
 

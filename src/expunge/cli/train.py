@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from expunge.cli.console import REFUSED, out, progress
-from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_deposit, require_model
+from expunge.cli.console import REFUSED, out, percent, progress
+from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_kinds
 from expunge.cli.options import command, options_of, written_to
-from expunge.request.promise import NOTHING_DECLARED, Declared, Execution
+from expunge.request.promise import Declared, Execution
 from expunge.runtime.values import option
 
 MOST_CLASSES = {"train": 20, "score": 30}  # that are shown
@@ -25,6 +26,10 @@ USES = (
     "a deletion leaves a new deposit, and the one before it is to be destroyed; deleting the last one is the last "
     "deletion, for nothing can be forgotten without it",
 )
+CAN_GO = (
+    "of {people} random people {can_leave} ({share}) can leave at epsilon {epsilon:g}, {unnoticed} of them with noise "
+    "that moves no output by more than a hundredth; the source can go now"
+)
 SERVES_NOBODY = (
     "this deposit serves nobody: {can_leave} of {people} random people could leave. Do NOT delete the source yet: "
     "train with --loss logistic --free-bias (two classes), with --loss ridge, or with a larger --l2, and keep a "
@@ -32,66 +37,83 @@ SERVES_NOBODY = (
 )
 
 
-@command("While the source exists: train to the optimum, keep a record.", quiet=True)
-def train(
-    data: Path = option(
-        "The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.", section="Source"
-    ),
-    label: str | None = option("Label column of a table (default: y, or label)."),
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How a table is read and prepared."""
+
+    label: str | None = option("Label column of a table (default: y, or label).", section="Source")
     columns: tuple[str, ...] | None = option(
         "Feature columns of a table, with commas between (default: all but the label's)."
-    ),
-    no_header: bool = option(
-        "The first line of the table is data. Columns are then called by their place, from 0, or as --names says."
-    ),
+    )
+    header: bool = option(
+        "The first line of the table is data. Columns are then called by their place, from 0, or as --names says.",
+        names=("--no-header",),
+        text=operator.not_,
+    )
     names: tuple[str, ...] | None = option(
         "What the columns of a table without a header are called, with commas between."
-    ),
+    )
     prepare: str = option(
         "table: numbers standardised and empty cells filled with the median, categories one-hot encoded, dates and "
         "row numbers left out. none: numbers as they are. auto: table, unless every cell is a number and --max-norm "
         "is given.",
         "auto",
         section="Preparation of a table",
-    ),
+    )
     prepare_from: Path | None = option(
         "Learn the preparation from this table, which has no row of the source in it: then it knows nothing of those "
         "who will be forgotten, which is proven where the table is public."
-    ),
+    )
     preparation: str = option(
         "coarse: what is learnt from the source is rounded by chance and has no value of a few rows: hardly anything "
         "shows whether somebody was there; a practice and no proof. exact: a forgotten row can be worked out from it, "
         "and certificates say so.",
         "coarse",
-    ),
-    rare: int = option("Values of a category that fewer rows have are one value, together with unknown ones.", 10),
+    )
+    rare: int = option("Values of a category that fewer rows have are one value, together with unknown ones.", 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What is minimised, and how."""
+
     l2: float | None = option(
         "lambda of (lambda/2)||w||^2 beside the mean loss. Larger makes later certificates stronger. Default, of a "
         "table that is prepared: as scikit-learn's C = 1.",
         section="Model",
-    ),
+    )
     max_norm: float | None = option(
         "Rows longer than this are scaled down to it. Choose it before looking at the rows: a bound read off the data "
         "would itself tell about a person. Default, of a table that is prepared: 3 sqrt(features); with --deposit the "
         "longest row's length, rounded up to a power of two."
-    ),
+    )
     loss: str = option(
         "softmax, ridge or one-vs-rest; or logistic: two classes and one weight vector, half the weights of softmax "
         "and the same model at half its l2.",
         "softmax",
-    ),
+    )
     bias: bool | None = option(
         "Add a constant feature 1, regularised like the rest. Default: for a table that is prepared.",
         names=("--bias/--no-bias",),
+    )
+    store: str = option("What the weights are stored in: float64 or float32.", "float64")
+    force: bool = option("Train although --max-norm scales more than half of the rows down to one length.")
+    dtype: str = option("What rows are kept in while computing: float64 or float32.", "float64", section="Speed")
+    device: str = option("Any torch device.", "cpu")
+
+
+@command("While the source exists: train to the optimum, keep a record.", quiet=True)
+def train(
+    data: Path = option(
+        "The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.", section="Source"
     ),
+    reading: dict[str, Any] = options_of(TableOptions, build=dict),
+    fit: dict[str, Any] = options_of(TrainOptions, build=dict),
     free_bias: bool = option(
-        "Add one that is not regularised, as scikit-learn's intercept; with --deposit, since without one it has no "
-        "bound."
+        "Add a bias that is not regularised, as scikit-learn's intercept; only with --deposit, since without one it "
+        "has no bound.",
+        section="Model",
     ),
-    store: str = option("What the weights are stored in: float64 or float32.", "float64"),
-    force: bool = option("Train although --max-norm scales more than half of the rows down to one length."),
-    dtype: str = option("What rows are kept in while computing: float64 or float32.", "float64", section="Speed"),
-    device: str = option("Any torch device.", "cpu"),
     target: Path = written_to("The model to write, a .safetensors file that does not exist yet.", ".safetensors"),
     deposit: Path | None = option(
         "Also keep a deposit of the source in this new file, which is private: what later deletions need of it; see "
@@ -114,43 +136,29 @@ def train(
     expunge train --data credit.csv --label default --out model.safetensors --deposit model.deposit
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
+    from expunge.deposit.make import make_deposit
     from expunge.evaluate.metrics import describe_fit
     from expunge.rows.files import read_source
     from expunge.rows.output import write_file
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
-    _require_two_files(target, deposit)
-    bias = _free_bias(bias, deposit) if free_bias else bias
-    source = read_source(
-        data,
-        label,
-        columns=columns,
-        header=not no_header,
-        names=names,
-        prepare=prepare,
-        prepare_from=prepare_from,
-        preparation=preparation,
-        rare=rare,
-        bounded=max_norm is not None,
-    )
+    if deposit is not None:
+        _require_deposit_name(deposit, "--deposit")
+    if free_bias:
+        fit["bias"] = _free_bias(fit["bias"], deposit)
+    source = read_source(data, **reading, bounded=fit["max_norm"] is not None)
     rows, prepared = source.rows, source.preparation
     if source.decisions:
         out.bold("preparation of the table")
         out.listing(source.decisions, "  ")
-    longest = None if deposit is None or prepared is None else LARGEST_ROW
+    if fit["max_norm"] is None and deposit is not None and prepared is not None:
+        fit["max_norm"] = LARGEST_ROW
     with progress() as advance:
         model = run(
             rows.features,
             rows.labels,
-            l2=l2,
-            max_norm=longest if max_norm is None else max_norm,
-            loss=loss,
-            bias=bias,
-            store=store,
-            force=force,
-            dtype=dtype,
-            device=device,
+            **fit,
             prepare="none" if prepared is None else prepared,
             learnt=source.learnt,
             encoder=rows.encoder,
@@ -159,8 +167,10 @@ def train(
             progress=advance,
         )
         if deposit is not None:
-            execution = Execution(device=device, progress=advance)
-            new, known = keep_with_outlook(model, rows.rows, NOTHING_DECLARED, execution, free_bias=free_bias)
+            execution = Execution(device=fit["device"], progress=advance)
+            new, known = with_outlook(
+                lambda: make_deposit(model, rows.rows, execution=execution, free_bias=free_bias), advance
+            )
             if free_bias:
                 model = new.model(model.weight.dtype)
     content: dict[str, Any] = {}
@@ -169,38 +179,28 @@ def train(
     else:
         content["deposit"] = write_deposit(deposit, new.deposit, known, (target, model.to_bytes()))
     assert model.record is not None
-    fit = describe_fit(model, rows.rows)
-    _print_model(model, fit, target)
+    described = describe_fit(model, rows.rows)
+    _print_model(model, described, target)
     if source.decisions:
         content["prepared"] = list(source.decisions)
-    content |= {"model": str(target), "sha256": model.sha256(), "record": model.record.facts(), "fit": fit.to_json()}
+    content |= {"model": str(target), "sha256": model.sha256()}
+    content |= {"record": model.record.facts(), "fit": described.to_json()}
     if deposit is None:
         return content
     print_deposit(new.deposit, content["deposit"])
     return with_status(content, content["deposit"]["outlook"])
 
 
-def _require_two_files(model: Path, deposit: Path | None) -> None:
-    from expunge.errors import FileError
-
-    if model == deposit:
-        raise FileError(f"--out and --deposit {model}", "they are two files", "Name the deposit for example m.deposit.")
-    if deposit is not None:
-        _require_deposit_name(deposit, "--deposit")
-
-
 def _free_bias(bias: bool | None, deposit: Path | None) -> bool:
     """A bias that is not regularised; refuses what has no bound."""
     from expunge.errors import OptionError
 
-    if deposit is None:
+    if deposit is None or bias is False:
         raise OptionError(
-            "--free-bias without --deposit",
-            "a bias that is not regularised has no bound without one: nothing could be forgotten later",
-            "Give --deposit, for example model.deposit, or train with --bias, where l2 is on every weight.",
+            "--free-bias " + ("without --deposit" if deposit is None else "with --no-bias"),
+            "without a deposit a bias that is not regularised has no bound: nothing could be forgotten later",
+            "Give --deposit, for example model.deposit, and no --no-bias; or train with --bias.",
         )
-    if bias is False:
-        raise OptionError("--free-bias with --no-bias", "there is a bias or there is none", "Leave one of them out.")
     return True
 
 
@@ -216,11 +216,11 @@ def _print_model(model: Any, fit: Any, target: Path) -> None:
         f"norm at the stored weights: {record.residual:.3g}"
     )
     out.print(
-        f"accuracy on the source: {100 * scores.accuracy:.1f} %; always naming the most frequent class: "
-        f"{100 * scores.majority:.1f} %"
+        f"accuracy on the source: {percent(scores.accuracy)}; always naming the most frequent class: "
+        f"{percent(scores.majority)}"
     )
     most = MOST_CLASSES["train"]
-    listed = ", ".join(f"{each.label} {100 * each.right:.1f} %" for each in scores.classes[:most])
+    listed = ", ".join(f"{each.label} {percent(each.right)}" for each in scores.classes[:most])
     out.print(f"by class: {listed}" + (f" and {len(scores.classes) - most} more" if len(scores.classes) > most else ""))
     for warning in fit.warnings:
         out.bold(f"warning: {warning}")
@@ -259,19 +259,20 @@ def deposit(
     expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
                     --epsilon 0.1 --delta 1e-6 --out result/
     """
+    from expunge.deposit.make import make_deposit
     from expunge.model import read_model
     from expunge.report.figures import forgettable
     from expunge.runtime.group import joined_group, local_device
 
     _require_deposit_name(target, "--out")
-    require_model(model, {"--data": data})
+    require_kinds(model, None, {"--data": data})
     trained, _ = read_model(model)
     source = open_rows(data, label, columns, execution.memory, trained)
     place = local_device(execution.device)
     with joined_group(place) as group:
         with progress(group.first) as advance:
             here = replace(execution, device=place, group=group, progress=advance)
-            new, known = keep_with_outlook(trained, source, declared, here)
+            new, known = with_outlook(lambda: make_deposit(trained, source, declared=declared, execution=here), advance)
         if not group.first:
             raise SystemExit(0)  # the first process of the group writes
         expected = known["outlook"]
@@ -291,18 +292,6 @@ def _require_deposit_name(target: Path, flag: str) -> None:
             "so are models called, which are handed out; a deposit is private",
             f"Name it for example {target.with_suffix('.deposit').name}.",
         )
-
-
-def keep_with_outlook(
-    model: Any, source: Any, declared: Any, execution: Any, *, free_bias: bool = False
-) -> tuple[Any, dict[str, Any]]:
-    """A deposit and what is known of it: what it took, and what forgetting would cost."""
-    from expunge.deposit.make import make_deposit
-
-    return with_outlook(
-        lambda: make_deposit(model, source, declared=declared, execution=execution, free_bias=free_bias),
-        execution.progress,
-    )
 
 
 def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
@@ -345,17 +334,18 @@ def print_deposit(deposit: Any, content: dict[str, Any]) -> None:
     wide = f"{deposit.model.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
     shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
     out.print(f"deposit of {record.loss} on {shape}: {content['bytes']:,} bytes, made in {content['seconds']:.1f} s")
+    losses = {(each["rows"], each["epsilon"]): each for each in expected["forecasts"]}
     epsilons = [each["epsilon"] for each in expected["affordable"]]
     rows = []
     for size in expected["sizes"]:
-        mine = {each["epsilon"]: each for each in expected["forecasts"] if each["rows"] == size["rows"]}
-        cells = [f"{_points(mine[e]['at_once'])} / {_points(mine[e]['one_at_a_time'])}" for e in epsilons]
+        at = [losses[size["rows"], epsilon] for epsilon in epsilons]
+        cells = [f"{_points(each['at_once'])} / {_points(each['one_at_a_time'])}" for each in at]
         rows.append((f"{size['rows']:,}", f"{size['refused']} of {size['groups']}", *cells))
     out.table(
         ("rows", "refused", *(f"epsilon {epsilon:g}" for epsilon in epsilons)),
         rows,
         "Points of accuracy lost when random rows are forgotten, at once / one at a time (delta "
-        f"{expected['delta']:.3g}, accuracy on the source {100 * expected['accuracy']:.1f} %)",
+        f"{expected['delta']:.3g}, accuracy on the source {percent(expected['accuracy'])})",
     )
     out.print("  rehearsed on the source; one at a time: a model for each row, all models together at this epsilon")
     out.print("  refused: random groups for which no bound is finite; -: none could be forgotten at this epsilon")
@@ -367,25 +357,12 @@ def print_deposit(deposit: Any, content: dict[str, Any]) -> None:
     out.print(f"written: {content['deposit']}")
     out.listing(USES, "  ")
     verdict = expected["verdict"]
-    if not verdict["serves"]:
-        out.bold(SERVES_NOBODY.format(**verdict))
-        _print_traces(expected["traces"])
-        return
-    people, leave = verdict["people"], verdict["can_leave"]
-    out.bold(
-        f"of {people} random people {leave} ({100 * leave / people:.0f} %) can leave at epsilon "
-        f"{verdict['epsilon']:g}, {verdict['unnoticed']} of them with noise that moves no output by more than a "
-        "hundredth; the source can go now"
-    )
-    _print_traces(expected["traces"])
-
-
-def _print_traces(traces: dict[str, Any] | None) -> None:
-    """What the deposit will still tell of somebody who has left it."""
-    if traces is not None:
+    share = percent(verdict["can_leave"] / verdict["people"], 0)
+    out.bold((CAN_GO if verdict["serves"] else SERVES_NOBODY).format(**verdict, share=share))
+    if (traces := expected["traces"]) is not None:
         out.print(
             "of a row that has left it: somebody with this file and a list of whole rows ranks the right one above "
-            f"{100 * traces['ordinary']:.0f} % of the others, one row in twenty above {100 * traces['unusual']:.0f} % "
+            f"{percent(traces['ordinary'], 0)} of the others, one row in twenty above {percent(traces['unusual'], 0)} "
             "(50 % is guessing)"
         )
 
@@ -417,19 +394,14 @@ def member(
     from expunge.deposit.file import read_deposit
     from expunge.deposit.membership import answers
 
-    require_deposit(deposit)
+    require_kinds(None, deposit, {})
     kept = read_deposit(deposit)
     found = answers(kept, read_prepared(rows) if kept.of_network else read_rows(rows, label, kept))
     there, left = sum(answer.there for answer in found), kept.numbers.n_rows
-    cells = [
-        (
-            str(answer.row),
-            "yes" if answer.there else "no",
-            PRECISIONS[answer.precision] if answer.there else "-",
-            f"{answer.times:,}",
-        )
-        for answer in found[:MOST_ROWS]
-    ]
+    cells = []
+    for answer in found[:MOST_ROWS]:
+        said = ("yes", PRECISIONS[answer.precision]) if answer.there else ("no", "-")
+        cells.append((str(answer.row), *said, f"{answer.times:,}"))
     out.table(("row", "in the source", "recognised", "times there"), cells, left=("in the source", "recognised"))
     if len(found) > MOST_ROWS:
         out.print(f"  and {len(found) - MOST_ROWS:,} more rows (--json lists all)")
@@ -468,7 +440,7 @@ def predict(
     from expunge.rows.files import read_unlabelled
     from expunge.rows.output import write_file
 
-    require_model(model, {"--data": data})
+    require_kinds(model, None, {"--data": data})
     given, _ = read_model(model)
     content, count = predictions(given, read_unlabelled(data, label, given.record))
     write_file(target, content)
@@ -494,25 +466,22 @@ def score(
     from expunge.evaluate.metrics import score_model
     from expunge.model import read_model
 
-    require_model(model, {"--data": data})
+    require_kinds(model, None, {"--data": data})
     paths = {"before": before, "after": model} if before is not None else {"model": model}
     models = {name: read_model(path)[0] for name, path in paths.items()}
     scores = {name: score_model(each, read_rows(data, label, each)) for name, each in models.items()}
 
     one, most = next(iter(scores.values())), MOST_CLASSES["score"]
-    cells = [
-        ("accuracy", *(_percent(each.accuracy) for each in scores.values()), _percent(one.majority)),
-        ("balanced accuracy", *(_percent(each.balanced) for each in scores.values()), _percent(1.0 / len(one.classes))),
-    ]
+    lines = {
+        "accuracy": ([each.accuracy for each in scores.values()], percent(one.majority, 2)),
+        "balanced accuracy": ([each.balanced for each in scores.values()], percent(1.0 / len(one.classes), 2)),
+    }
     for place, own in enumerate(one.classes[:most]):
-        rights = (_percent(each.classes[place].right) for each in scores.values())
-        cells.append((f"class {own.label} ({own.rows:,} rows)", *rights, ""))
+        rights = [each.classes[place].right for each in scores.values()]
+        lines[f"class {own.label} ({own.rows:,} rows)"] = (rights, "")
+    cells = [(name, *(percent(value, 2) for value in values), by) for name, (values, by) in lines.items()]
     out.table(("", *scores, "guessing"), cells, f"{one.rows:,} rows")
     out.print("guessing: always naming the most frequent class of these rows")
     if len(one.classes) > most:
         out.print(f"and {len(one.classes) - most} more classes (--json lists all)")
     return {name: each.to_json() for name, each in scores.items()}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from expunge.cli.console import out, progress, table_of
+from expunge.cli.console import out, percent, progress, table_of
 from expunge.cli.files import Sets, read_rows, write_result
 from expunge.cli.options import command, options_of, written_to
 from expunge.request.promise import Declared, Execution, Promise
@@ -115,9 +115,7 @@ def unlearn(
 
     sets.require_kinds()
     key = None if sign_key is None else read_private_key(sign_key)
-    distance = stated.read()
-    _require_evidence(sets, distance)
-    wanted = Promise(**promise, distance=distance, match_classes=stated.match_classes)
+    wanted = Promise(**promise, distance=stated.read(), match_classes=stated.match_classes)
     deposit = None if sets.deposit is None else read_deposit(sets.deposit)
     model, digest = read_model(sets.model)
     rows = sets.read(execution.memory, model)
@@ -131,19 +129,6 @@ def unlearn(
         if result is None:
             raise SystemExit(0)  # the first process of the group writes
         return write_result(target, result, key, deposit=sets.deposit)
-
-
-def _require_evidence(sets: Sets, distance: Any) -> None:
-    """Refuse where there is neither a deposit nor a surrogate with its distance: nothing is known of the source."""
-    from expunge.errors import OptionError
-
-    missing = [name for name, value in (("--surrogate", sets.surrogate), ("--distance", distance)) if value is None]
-    if sets.deposit is None and missing:
-        raise OptionError(
-            f"no {' and no '.join(missing)}",
-            "without a deposit of the source, rows that resemble it are needed, and how much they do",
-            "Give both, or --deposit if one was kept (expunge deposit).",
-        )
 
 
 @command("Before: noise and accuracy at several epsilons and distances.", quiet=True)
@@ -220,8 +205,8 @@ def _print_deposit_plan(planned: Any) -> None:
         (
             f"{each.epsilon:g}",
             "-" if each.sigma is None else f"{each.sigma:.4g}",
-            "-" if each.output_share is None else f"{100 * each.output_share:.1f} %",
-            "-" if each.accuracy is None else f"{100 * each.accuracy:.1f} %",
+            percent(each.output_share),
+            percent(each.accuracy),
             "does it" if each.refused is None else f"refuses: {each.refused}",
         )
         for each in planned.outlooks
@@ -229,7 +214,7 @@ def _print_deposit_plan(planned: Any) -> None:
     title = f"Forgetting {planned.n_forget:,} of the {planned.n_rows:,} rows that are left, delta {planned.delta:g}"
     out.table(("epsilon", "sigma", "noise / outputs", "accuracy", "unlearn"), cells, title, ("unlearn",))
     if planned.accuracy_before is not None:
-        out.print(f"accuracy on the test rows before: {100 * planned.accuracy_before:.1f} %")
+        out.print(f"accuracy on the test rows before: {percent(planned.accuracy_before)}")
     else:
         out.print("accuracy: give labelled rows with --test")
     if planned.reach is not None:
@@ -245,8 +230,8 @@ def _print_plan(planned: Any) -> None:
             f"{outlook.epsilon:g}",
             f"{outlook.total:.4g}",
             f"{outlook.sigma:.4g}",
-            f"{100 * outlook.noise_share:.0f} %",
-            "" if outlook.accuracy is None else f"{100 * outlook.accuracy:.1f} %",
+            percent(outlook.noise_share, 0),
+            percent(outlook.accuracy),
             "refused" if outlook.refused else str(outlook.deletions),
             "" if outlook.noise is None else f"{outlook.noise:.12g}",
         )
@@ -259,7 +244,7 @@ def _print_plan(planned: Any) -> None:
         table.padding = 0
     out.print(table)
     if planned.accuracy_before is not None:
-        out.print(f"accuracy on the surrogate before: {100 * planned.accuracy_before:.1f} %")
+        out.print(f"accuracy on the surrogate before: {percent(planned.accuracy_before)}")
     out.listing(planned.notes, "note: ")
     out.print(
         f"--noise: as for {planned.n_forget:,} rows, whoever they are, rehearsed on surrogate rows; to be set before "
@@ -267,4 +252,4 @@ def _print_plan(planned: Any) -> None:
     )
     out.print("that fit: deletions like this one, each published, before the noise swamps the weights")
     for advice in planned.advice:
-        out.print(f"{advice.change}: noise falls to {100 * advice.share:.0f} %")
+        out.print(f"{advice.change}: noise falls to {percent(advice.share, 0)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,29 +232,29 @@ def _grounds(document: Any, checks: list[Any]) -> dict[str, str]:
     from expunge.certificate.statement import Statement
 
     public = isinstance(document, Statement)
-    counts = {"signature": 0, "model": 0, "deposits": 0, "dossier": 0, "file": 0}
-    for check in checks:
-        about = {OF_MODEL: "model", DEPOSIT: "deposits"}.get(check.about, "file")
+
+    def ground(check: Any) -> str:
         if check.name == "signature":
-            about = "signature"
-        elif public and about == "file" and "dossier" in check.name:
-            about = "dossier"
-        counts[about] += 1
+            return "signature"
+        of_file = "dossier" if public and "dossier" in check.name else "file"
+        return {OF_MODEL: "model", DEPOSIT: "deposits"}.get(check.about, of_file)
+
+    counts = Counter(map(ground, checks))
     told = {("statement" if public else "file"): f"says what follows from its own numbers ({counts['file']} checks)"}
     told["model"] = "not checked; give it with --model"
     if counts["model"]:
         told["model"] = f"is the one that it was issued for, and has its noise ({counts['model']} checks)"
-    if public:
-        told["dossier"] = "not given: that the noise is enough was not recomputed; auditors give it with --dossier"
     if counts["dossier"]:
         told["dossier"] = f"every number recomputed, and the statement follows from it ({counts['dossier']} checks)"
+    elif public:
+        told["dossier"] = "not given: that the noise is enough was not recomputed; auditors give it with --dossier"
     if counts["deposits"]:
         told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks); {GENUINE}"
         rows_left = any("without the forgotten rows" in check.name for check in checks)
         told["forgotten"] = "their rows left the deposit, and nothing else did" if rows_left else NOT_SHOWN
-    told["signature"] = "fits the public key that was given"
-    if not counts["signature"]:
-        told["signature"] = "there is none: anybody could have written this file; see --require-signature"
+    told["signature"] = "there is none: anybody could have written this file; see --require-signature"
+    if counts["signature"]:
+        told["signature"] = "fits the public key that was given"
     return told
 
 

@@ -11,10 +11,12 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from expunge.errors import GroupError
 
@@ -51,14 +53,7 @@ class Group:
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of all processes' parts, the same bits in each."""
-        import torch
-
-        if self.size == 1:
-            return part
-        summed = part.clone(memory_format=torch.contiguous_format).to(self.sent_from)
-        with _together():
-            torch.distributed.all_reduce(summed)
-        return summed.to(part.device)
+        return self._exchange(part, lambda sent, torch: torch.distributed.all_reduce(sent))
 
     def each(self, part: float) -> list[float]:
         """The parts of all processes, in order."""
@@ -75,24 +70,21 @@ class Group:
 
     def largest(self, part: float) -> float:
         """The largest of all processes' parts."""
-        import torch
-
-        if self.size == 1:
-            return part
-        value = torch.tensor(part, dtype=torch.float64, device=self.sent_from)
-        with _together():
-            torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
-        return float(value)
+        return float(np.max(self.each(part)))
 
     def agreed(self, value: Tensor) -> Tensor:
         """What the first process has."""
+        return self._exchange(value, lambda sent, torch: torch.distributed.broadcast(sent, src=0))
+
+    def _exchange(self, value: Tensor, carry_out: Callable[[Tensor, Any], object]) -> Tensor:
+        """What becomes of a value that all processes work on together."""
         import torch
 
         if self.size == 1:
             return value
         sent = value.clone(memory_format=torch.contiguous_format).to(self.sent_from)
         with _together():
-            torch.distributed.broadcast(sent, src=0)
+            carry_out(sent, torch)
         return sent.to(value.device)
 
     def require_alike(self, content: bytes, what: str) -> None:
@@ -130,7 +122,8 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
     before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         group = Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        shared = group.largest(float(cuda and _processes_here() > torch.cuda.device_count()))
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        shared = group.largest(float(cuda and here > torch.cuda.device_count()))
         yield replace(group, sent_from="cuda") if cuda and not shared else group
     finally:
         torch.distributed.destroy_process_group()
@@ -145,10 +138,6 @@ def local_device(name: str) -> str:
     if not launched_as_group() or name != "cuda" or local is None:
         return name
     return f"cuda:{int(local) % max(1, torch.cuda.device_count())}"
-
-
-def _processes_here() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from expunge.runtime.files import readable
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 WORKING = 160 << 20  # read-ahead, the block at hand in two precisions, threads' stacks and matrix products' own buffers
-PART, READERS = 64 << 20, 8  # bytes of a file that are read at once, and by how many threads
 KEPT_SHARE = 0.6  # of what is left: freed memory does not always go back to the system at once
 
 # What libraries say that have no error of their own for it; torch's on a CPU is a plain RuntimeError.
@@ -87,26 +85,11 @@ def file_bytes(path: Path, what: str, copies: int = 3) -> bytes:
 
 
 def file_buffer(path: Path, what: str, copies: int = 3) -> bytearray:
-    """The same where arrays will be made of it that may be written to; parts of a large one are read side by side."""
+    """All of a file that fits, where arrays will be made of it that may be written to."""
     buffer = bytearray(_require_copies(path, what, copies))
-    with path.open("rb") as stream, memoryview(buffer) as whole:
-
-        def read(start: int) -> None:
-            rest = whole[start : start + PART]
-            while rest:
-                count = os.preadv(stream.fileno(), [rest], start)
-                if not count:
-                    raise FileError(
-                        f"{path} became shorter while it was read", f"{what} is needed whole", "Try it again."
-                    )
-                rest, start = rest[count:], start + count
-
-        starts = range(0, len(buffer), PART)
-        if len(starts) <= 1:
-            list(map(read, starts))
-        else:
-            with ThreadPoolExecutor(min(READERS, len(starts))) as threads:
-                list(threads.map(read, starts))
+    with path.open("rb") as stream:
+        if stream.readinto(buffer) < len(buffer):
+            raise FileError(f"{path} became shorter while it was read", f"{what} is needed whole", "Try it again.")
     return buffer
 
 
@@ -144,8 +127,7 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit in bytes; `used` was taken when it was set. `on_device` is the same for a GPU's own, where one was asked
-    for."""
+    """A limit in bytes; `used` was taken when it was set. `on_device` is a GPU's own, where one was asked for."""
 
     limit: int
     used: int

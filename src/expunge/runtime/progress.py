@@ -6,8 +6,6 @@ import math
 import time
 from collections.abc import Callable
 
-# Telling how far a long piece of work is ---------------------------------------------------------------------------
-
 Progress = Callable[[str, int, int | None], None]
 
 

@@ -12,8 +12,6 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-# JSON read strictly: no key twice, no NaN, no number beyond what its type holds; and what a digest -----------------
-
 LARGEST_INT = 2**64
 
 

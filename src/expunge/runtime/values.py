@@ -53,8 +53,6 @@ def words_of(cls: Any, name: str) -> str:
     return str(found)
 
 
-# Options that must be numbers or one of a few words; numbers in sentences that promise something; cells of a table
-
 # Options that must be numbers, or one of a few words ---------------------------------------------------------------
 
 SMALLEST, LARGEST = 1e-30, 1e30  # of l2, norms and constants: beyond this their powers leave float64

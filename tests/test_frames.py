@@ -262,7 +262,7 @@ def test_a_stream_s_frames_are_matched_by_name_without_a_preparation_too() -> No
 
 def test_a_dict_that_is_no_table_is_refused() -> None:
     assert trained().predict({"age": (20.0, 60.0), "income": [52_000, 52_000]}).tolist() == [0, 1]
-    with pytest.raises(DataError, match="a dict that is no table"):
+    with pytest.raises(DataError, match="columns that make no table"):
         trained().predict({"age": [1.0, 2.0], "income": [1.0]})
-    with pytest.raises(DataError, match="a dict that is no table"):
+    with pytest.raises(DataError, match="columns that make no table"):
         trained().predict({"age": [1.0, "a"], "income": [1.0, 2.0]})

@@ -12,7 +12,6 @@ import pytest
 
 from expunge import DataError, ExpungeError, FileError, open_data, read_data
 from expunge.rows.streams import ParquetStream, Share
-from expunge.rows.tables import ReadColumns, column_pages, open_parquet
 from hostile_parquet import (
     DOUBLE,
     INT32,
@@ -171,22 +170,6 @@ def test_honest_files_of_every_kind_are_read(options: dict[str, Any], tmp_path: 
     parts = [tuple(map(np.array, chunk)) for chunk in stream.chunks(Share())]
     np.testing.assert_array_equal(np.concatenate([features for features, _ in parts]), whole.features)
     assert np.concatenate([labels for _, labels in parts]).tolist() == whole.labels.tolist()
-
-
-def test_pages_are_counted_as_arrow_counts_them(tmp_path: Path) -> None:
-    path = tmp_path / "good.parquet"
-    pq.write_table(honest(), path, row_group_size=700, data_page_size=500)
-    metadata, schema = open_parquet(path)
-    wanted = ReadColumns.of(schema, "y", [name for name in schema.names if name != "y"])
-    assert wanted.text == {"y"}
-    assert wanted.lists == {"e"}
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        said = {group.column(place).path_in_schema.split(".list")[0]: group.column(place) for place in range(5)}
-        for name, pages in column_pages(path, metadata, index, wanted):
-            assert pages.values == said[name].num_values
-            assert 0 < pages.largest <= pages.inflated <= said[name].total_uncompressed_size
-            assert not pages.prefixed
 
 
 def test_a_footer_of_a_million_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,7 @@ def test_frames_of_all_kinds_are_the_same_table() -> None:
         assert found.names == ["age", "job"]
         assert np.array_equal(found.numbers("age"), [39.0, np.nan], equal_nan=True)
         assert found.words("job").codes.tolist() == [0, -1]
-    with pytest.raises(DataError, match="values of several kinds"):
+    with pytest.raises(DataError, match="columns that make no table"):
         frame_table(pd.DataFrame({"a": ["x", 1]}), "the frame")
     with pytest.raises(DataError, match="two columns of one name"):
         frame_table(pd.DataFrame([[1, 2]], columns=["a", "a"]), "the frame")

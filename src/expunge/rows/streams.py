@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import queue
-import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,14 @@ from expunge.rows.features import (
     row_norms,
 )
 from expunge.rows.tables import (
-    ReadColumns,
     Table,
     choose_columns,
     is_list,
     name_features,
     open_parquet,
-    require_group_bearable,
+    require_bearable,
     require_types,
+    text_columns,
 )
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory, require_room
@@ -188,43 +187,59 @@ class ParquetStream(Stream):
         self.name, self.files = name, tuple(files)
         self.metadata: dict[Path, Any] = {}
         self.bearable: set[tuple[Path, int]] = set()  # row groups whose pages were looked at
-        self.groups: list[tuple[Path, int, int]] = []
         schemas = []
         for path in self.files:
             try:
                 self.metadata[path], schema = open_parquet(path)
-                schemas.append(schema)
-                for index in range(self.metadata[path].num_row_groups):
-                    self.groups.append((path, index, self.metadata[path].row_group(index).num_rows))
             except DAMAGE as error:
                 raise damage_error(path, error) from error
-        if any(not schema.equals(schemas[0], check_metadata=False) for schema in schemas):
+            schemas.append(schema)
+        schema = schemas[0]
+        if any(not each.equals(schema, check_metadata=False) for each in schemas):
             raise FileError(
                 f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
             )
-        self.label, self.columns = choose_columns(schemas[0], self.files[0], label, columns)
-        require_types(schemas[0], self.files[0], self.label, self.columns)
-        self.wanted = ReadColumns.of(schemas[0], self.label, self.columns)
-        lists = [column for column in self.columns if is_list(schemas[0].field(column).type)]
-        groups = (self.metadata[path].row_group(index) for path, index, rows in self.groups if rows)
-        lengths = {tuple(_values_a_row(group, column) for column in lists) for group in groups if lists}
-        if len(lengths) > 1:
-            raise DataError(
-                f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
-                "all rows need as many features",
-                "Pad or drop them as was done for training.",
-            )
-        by_list = dict(zip(lists, map(int, next(iter(lengths), (0,) * len(lists))), strict=True))
-        self.n_features = len(self.columns) + sum(length - 1 for length in by_list.values())
+        self.label, self.columns = choose_columns(schema, self.files[0], label, columns)
+        require_types(schema, self.files[0], self.label, self.columns)
+        self.kinds = {column: schema.field(column).type for column in (*self.columns, self.label)}
+        self.groups = [
+            (path, index, metadata.row_group(index).num_rows)
+            for path, metadata in self.metadata.items()
+            for index in range(metadata.num_row_groups)
+        ]
+        self.n_rows = sum(rows for _, _, rows in self.groups)
+        if self.n_rows == 0:
+            raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+        lengths = self._list_lengths()
+        self.n_features = len(self.columns) + sum(length - 1 for length in lengths.values())
         if self.n_features > MOST_NAMES:
             raise FileError(
                 f"{name} has {self.n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
             )
-        self.feature_names = name_features(self.columns, by_list)
-        self.n_rows = sum(rows for _, _, rows in self.groups)
-        if self.n_rows == 0:
-            raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+        self.feature_names = name_features(self.columns, lengths)
         self.first_stamp = self.stamp()
+
+    def _list_lengths(self) -> dict[str, int]:
+        """How many numbers a row has in each column of lists: the same in every row group."""
+        lists = [column for column in self.columns if is_list(self.kinds[column])]
+        found = set()
+        for path, index, rows in self.groups:
+            group = self.metadata[path].row_group(index)
+            leaves = [group.column(place) for place in range(group.num_columns)] if lists else []
+            counts = [
+                sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(f"{column}."))
+                for column in lists
+            ]
+            if rows:
+                found.add(tuple(count / rows for count in counts))
+        if len(found) > 1:
+            raise DataError(
+                f"{self.name}: columns {', '.join(lists)} have lists of different lengths in different files or row "
+                "groups",
+                "all rows need as many features",
+                "Pad or drop them as was done for training.",
+            )
+        return dict(zip(lists, map(int, found.pop()), strict=True))
 
     def stamp(self) -> Any:
         return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
@@ -240,25 +255,18 @@ class ParquetStream(Stream):
 
     def _read_group(self, path: Path, index: int) -> Iterator[Chunk]:
         size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
-        text = sorted(self.wanted.text) or None
+        metadata = self.metadata[path]
         try:
             if (path, index) not in self.bearable:
-                require_group_bearable(path, self.metadata[path], index, self.wanted, size)
+                require_bearable(path, metadata, self.kinds, [index], size)
                 self.bearable.add((path, index))
-            options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16, "read_dictionary": text}
-            file = pa.parquet.ParquetFile(path, metadata=self.metadata[path], **options)
-            for batch in file.iter_batches(size, [index], [*self.columns, self.label], use_threads=False):
+            options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16}
+            file = pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=text_columns(self.kinds), **options)
+            for batch in file.iter_batches(size, [index], list(self.kinds), use_threads=False):
                 table = Table(pa.Table.from_batches([batch]), str(path), True)
                 yield table.features(self.columns), table.labels(self.label)
         except DAMAGE as error:
             raise damage_error(path, error) from error
-
-
-def _values_a_row(group: Any, column: str) -> float:
-    """How many numbers a row group has in a column of lists, for each row."""
-    leaves = (group.column(place) for place in range(group.num_columns))
-    counts = (leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(column + "."))
-    return float(sum(counts) / group.num_rows)
 
 
 class ArrayStream(Stream):
@@ -345,40 +353,15 @@ def stream(
 
 def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """The chunks, the next one being read by another thread while one is used."""
-    ready: queue.Queue[tuple[Chunk | None, BaseException | None]] = queue.Queue(maxsize=1)
-    stopped = threading.Event()
-
-    def put(item: tuple[Chunk | None, BaseException | None]) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                ready.put(item, timeout=0.1)
-                return
-
-    def work() -> None:
-        try:
-            for chunk in chunks:
-                put((chunk, None))
-                if stopped.is_set():
-                    return
-            put((None, None))
-        except BaseException as error:  # the reader's errors are the caller's
-            put((None, error))
-
-    reader = threading.Thread(target=work, daemon=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads - 1))  # a core for the reader: threads that wait for work would starve it
-    reader.start()
     try:
-        while True:
-            chunk, error = ready.get()
-            if error is not None:
-                raise error
-            if chunk is None:
-                return
-            yield chunk
+        with ThreadPoolExecutor(1) as reader:
+            following = reader.submit(next, chunks, None)
+            while (chunk := following.result()) is not None:
+                following = reader.submit(next, chunks, None)
+                yield chunk
     finally:
-        stopped.set()
-        reader.join()
         torch.set_num_threads(threads)
 
 

@@ -11,13 +11,12 @@ import gzip
 import io
 import json
 import os
-import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -32,243 +31,21 @@ from expunge.rows.arrays import DAMAGE, Array, damage_error, duplicate_error
 from expunge.runtime.files import readable
 from expunge.runtime.memory import out_of_memory, require_fits, require_room
 
-# What a Parquet file would take in memory, from its own headers, before any of it is decoded ------------------------
-# A few hundred bytes can stand for gigabytes: one run of a billion equal values, one page that inflates, one long word
-# that a dictionary repeats. The footer says how many values there are, but need not tell the truth; the header before
-# each page is what a reader acts on. Both are read here: the footer by Arrow once its length is known to be bearable,
-# the pages' headers (Thrift's compact protocol) by this module.
-
-FOOTER_FACTOR = 60  # bytes in memory for a byte of the footer; 30 were measured with 200,000 short column names
-READING_BYTES = 8_000  # that reading a column takes whatever is in it; 6,000 were measured
-VALUE_BYTES, NESTED_BYTES = 16, 24  # Arrow's, and ours in float64; with the levels and offsets of lists
-MOST_OFTEN, SMALL = 10_000, 1 << 26  # bytes in memory for a byte of the file, beyond 64 MB: tables of zeros have 1,000
-HEADER_BYTES = (1 << 12, 1 << 20)  # of a page's header: nearly always; with long statistics
-DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # kinds of pages
-COUNTS = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}  # the field of a page's header that says how many values are in it
-PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY: each text is a part of the one before and a rest
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type has several features."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def open_parquet(path: Path) -> tuple[Any, pa.Schema]:
-    """The footer, as Arrow reads it, and the schema; refuses one that is too long, has too many columns, or lies."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(0, size - 8))
-        end = file.read(8)
-    if len(end) == 8 and end[4:] == b"PAR1":
-        require_room(FOOTER_FACTOR * min(size, struct.unpack("<I", end[:4])[0]), path, "the footer")
-    metadata = pa.parquet.read_metadata(path)
-    if metadata.num_columns > MOST_NAMES:
-        raise FileError(
-            f"{path} has {metadata.num_columns:,} columns", f"at most {MOST_NAMES:,} are read", "Save the rows as .npz."
-        )
-    groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
-    values = metadata.num_columns * max(sum(max(rows, 0) for rows in groups), metadata.num_rows)
-    if 8 * values > max(SMALL, MOST_OFTEN * size):
-        raise FileError(
-            f"{path} declares {8 * values:,} bytes in a file of {size:,}",
-            f"a table takes at most {MOST_OFTEN:,} times as much in memory as in its file",
-            "The file is made to deceive, or all its columns are constant; write it as .npz.",
-        )
-    return metadata, pa.parquet.ParquetFile(path, metadata=metadata).schema_arrow
-
-
-@dataclass(frozen=True)
-class ReadColumns:
-    """The columns that are to be read: all of them, those of lists, and those of text."""
-
-    names: tuple[str, ...]
-    lists: frozenset[str]
-    text: frozenset[str]
-
-    @classmethod
-    def of(cls, schema: pa.Schema, label: str | None, features: Sequence[str]) -> ReadColumns:
-        names = (*features, *(() if label is None else (label,)))
-        kinds = {name: schema.field(name).type for name in names}
-        plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in kinds.items()}
-        lists = frozenset(name for name in features if is_list(kinds[name]))
-        return cls(names, lists, frozenset(name for name, kind in plain.items() if is_text(kind)))
-
-    def value_bytes(self, name: str) -> int:
-        return NESTED_BYTES if name in self.lists else VALUE_BYTES
-
-
-@dataclass(frozen=True)
-class Pages:
-    """What the pages of one column in one row group hold."""
-
-    values: int
-    largest: int  # bytes of a page when inflated
-    inflated: int  # bytes of all of them
-    prefixed: bool
-
-
-def require_bearable(path: Path, metadata: Any, wanted: ReadColumns) -> None:
-    """Refuse a table that cannot be read whole."""
-    require_fits(max(metadata.num_rows, 0) * metadata.num_columns * 8, path, "the table")
-    needed = path.stat().st_size + READING_BYTES * metadata.num_columns
-    largest = dict.fromkeys(wanted.names, 0)
-    for index in range(metadata.num_row_groups):
-        for name, pages in column_pages(path, metadata, index, wanted):
-            needed += pages.values * wanted.value_bytes(name) + (pages.inflated if name in wanted.text else 0)
-            largest[name] = max(largest[name], pages.largest)
-    require_room(needed + sum(largest.values()), path, "the table")
-
-
-def require_group_bearable(path: Path, metadata: Any, index: int, wanted: ReadColumns, rows: int) -> None:
-    """Refuse a row group of which `rows` rows at a time cannot be read.
-
-    Of lists nobody knows, before they are decoded, whether a single row holds them all: the whole group counts.
-    """
-    needed = READING_BYTES * len(wanted.names)
-    for name, pages in column_pages(path, metadata, index, wanted):
-        counted = pages.values if name in wanted.lists else min(pages.values, rows)
-        needed += pages.largest + counted * wanted.value_bytes(name) + (pages.inflated if name in wanted.text else 0)
-    require_room(needed, path, f"row group {index}")
-
-
-def column_pages(path: Path, metadata: Any, index: int, wanted: ReadColumns) -> Iterator[tuple[str, Pages]]:
-    """The pages of these columns in one row group; refuses those that hold what the footer does not say."""
-    group, size = metadata.row_group(index), path.stat().st_size
-    names = set(wanted.names)
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            leaf = chunk.path_in_schema
-            name = leaf if leaf in names else next((each for each in wanted.lists if leaf.startswith(each + ".")), None)
-            if name is None:
-                continue
-            pages = _read_pages(file, chunk, size, path, name)
-            if pages.values > (group.num_rows if leaf == name else chunk.num_values):
-                raise _false_header(path, name, f"its pages hold {pages.values:,} values")
-            if pages.prefixed and name in wanted.text:
-                raise FileError(
-                    f"{path}: column {name!r} is stored as DELTA_BYTE_ARRAY",
-                    "a few bytes of that can stand for gigabytes, so it is not read",
-                    "Write the column with a dictionary, as Parquet writers do by themselves.",
-                )
-            yield name, pages
-    finally:
-        os.close(file)
-
-
-def _read_pages(file: int, chunk: Any, size: int, path: Path, name: str) -> Pages:
-    """All pages that a reader would go over: until there are as many values as the footer says."""
-    if chunk.num_values <= 0:
-        return Pages(0, 0, 0, False)  # nothing is read of it
-    first = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < first:
-        first = chunk.dictionary_page_offset
-    position, end = first, first + chunk.total_compressed_size
-    if not 4 <= first <= end <= size:
-        raise _false_header(path, name, f"it lies at {first:,} to {end:,} of {size:,} bytes")
-    values = largest = total = 0
-    prefixed = False
-    while position < end and values < chunk.num_values:
-        header, length = _read_header(file, position, path, name)
-        kind, inflated, stored = (_number(header, field) for field in (1, 2, 3))
-        about = header.get(COUNTS.get(kind, -1))
-        count = _number(about, 1) if kind in COUNTS else 0
-        if min(inflated, stored, count) < 0:
-            raise _false_header(path, name, "a page says no size")
-        require_fits(inflated, path, f"a page of column {name!r}")
-        if kind == DICTIONARY and count > inflated:
-            raise _false_header(path, name, f"a dictionary of {count:,} entries in {inflated:,} bytes")
-        largest, total = max(largest, inflated), total + inflated
-        if kind in (DATA, DATA_V2):
-            values += count
-            prefixed = prefixed or _number(about, 4 if kind == DATA_V2 else 2) == PREFIXES
-        position += length + stored
-    return Pages(values, largest, total, prefixed)
-
-
-def _number(fields: Any, field: int) -> int:
-    """A field that is to be a number; -1 where it is not there."""
-    value = fields.get(field) if isinstance(fields, dict) else None
-    return value if isinstance(value, int) else -1
-
-
-def _read_header(file: int, position: int, path: Path, name: str) -> tuple[dict[int, Any], int]:
-    for most in HEADER_BYTES:
-        content = os.pread(file, most, position)
-        try:
-            return _read_struct(content, 0, 0)
-        except IndexError:
-            continue
-    raise _false_header(path, name, "a page's header has no end")
-
-
-def _read_struct(content: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Numbers and structs of a struct in Thrift's compact protocol, by field, and where it ends."""
-    fields: dict[int, Any] = {}
-    field = 0
-    while True:
-        head, at = content[at], at + 1
-        if head == 0:
-            return fields, at
-        kind = head & 15
-        if head >> 4:
-            field += head >> 4
-        else:
-            field, at = _read_signed(content, at)
-        if kind in (1, 2):
-            continue
-        if kind in (4, 5, 6):
-            fields[field], at = _read_signed(content, at)
-        elif kind == 8:
-            length, at = _read_varint(content, at)
-            at += length
-            content[at - 1 if length else at]  # an IndexError where it is not there
-        elif kind == 12 and depth < 4:
-            fields[field], at = _read_struct(content, at, depth + 1)
-        elif kind in (3, 7):
-            at += 1 if kind == 3 else 8
-        else:
-            raise ValueError(f"a page header with a field of type {kind}")
-
-
-def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte, at = content[at], at + 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("a number without an end")
-
-
-def _read_signed(content: bytes, at: int) -> tuple[int, int]:
-    value, at = _read_varint(content, at)
-    return (value >> 1) ^ -(value & 1), at  # zigzag
-
-
-def _false_header(path: Path, name: str, what: str) -> FileError:
-    return FileError(
-        f"{path}: column {name!r}: {what}",
-        "headers must tell the truth",
-        "The file is damaged or made to deceive; write it again.",
-    )
-
-
 CSV, PARQUET = (".csv", ".tsv", ".csv.gz", ".tsv.gz"), (".parquet", ".pq")
 TABLES = (*CSV, *PARQUET)
 SEPARATORS = ("\t", ";", "|", ",")  # a comma may stand in a number or a sentence, so it is the last that is tried
 SAMPLE, LINES = 1 << 16, 50  # bytes and lines that are looked at for what stands between cells
 PIECE = 1 << 22  # bytes of a file that are looked at, or inflated, at a time
 TEXT_COPIES = 3  # the file's bytes, as blocks, as parsed, as text
-VALUE_BYTES = 24  # of a number: where its text is, Arrow's own, ours
+CELL_BYTES = 24  # of a number in a CSV file: where its text is, Arrow's own, ours
 COLUMN_BYTES = 10_000  # that Arrow takes for a column, whatever is in it; 8,300 were measured
+FOOTER_FACTOR = 60  # bytes in memory for a byte of a Parquet file's footer; 30 were measured with 200,000 columns
+VALUE_BYTES, NESTED_BYTES = 16, 24  # Arrow's, and ours in float64; with the levels and offsets of lists
+MOST_OFTEN, SMALL = 10_000, 1 << 26  # bytes in memory for a byte of the file, beyond 64 MB: tables of zeros have 1,000
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # kinds of pages
+COUNTS = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}  # the field of a page's header that says how many values are in it
+PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY: each text is a part of the one before and a rest
+MOST_FIELDS = 20  # of a struct in a page's header
 LONGEST_LABEL = 1_000  # characters
 EMPTY = ("", "?", "na", "n/a", "#n/a", "nan", "null", "nil")  # in any case, spaces around it apart
 NO_NUMBER = (*EMPTY, "none", "-", ".", "missing", "unknown")  # in a column of numbers also these
@@ -501,6 +278,16 @@ def _dictionary(column: Any) -> tuple[Any, Array]:
     return column.dictionary, np.asarray(codes, dtype=np.int64)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type has several features."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -695,16 +482,7 @@ def read_table(
     """
     readable(path)
     if table_ending(path) in CSV:
-        file = CsvFile.open(path)
-        if known is not None and file.first != tuple(known) and len(file.first) == len(known):
-            header, names = False, known
-        if header and names is not None:
-            raise FileError(
-                f"{path}: --names with a header",
-                "names are for files without one",
-                "Add --no-header if the first line is data; else leave --names out.",
-            )
-        return file.read(header, names, text=True)
+        return _read_csv(path, header, names, text=True, known=known)
     if not header or names is not None:
         raise FileError(
             f"{path}: --no-header", "a Parquet file names its columns itself", "Leave --no-header and --names out."
@@ -713,8 +491,8 @@ def read_table(
         metadata, schema = open_parquet(path)
         if len(set(schema.names)) != len(schema.names):
             raise duplicate_error(path)
-        plain = [name for name in schema.names if _is_plain(schema.field(name).type)]
-        table = _read_parquet(path, metadata, schema, plain)
+        plain = {field.name: field.type for field in schema if _is_plain(field.type)}
+        table = _read_parquet(path, metadata, plain)
     except DAMAGE as error:
         raise damage_error(path, error) from error
     for name in schema.names:
@@ -728,13 +506,14 @@ def read_columns(
 ) -> tuple[Array, Array, tuple[str, ...]]:
     """Features, labels and names of the features of a table whose feature columns are numbers."""
     if table_ending(path) in CSV:
-        table = CsvFile.open(path).read(header, names, text=False)
+        table = _read_csv(path, header, names, text=False)
         target, chosen = choose_columns(table.arrow.schema, path, label, columns)
     else:
         metadata, schema = open_parquet(path)
         target, chosen = choose_columns(schema, path, label, columns)
         require_types(schema, path, target, chosen)
-        table = Table(_read_parquet(path, metadata, schema, chosen, target), str(path), True)
+        kinds = {name: schema.field(name).type for name in (*chosen, target)}
+        table = Table(_read_parquet(path, metadata, kinds), str(path), True)
     return table.features(chosen), table.labels(target), table.feature_names(chosen)
 
 
@@ -745,16 +524,158 @@ def require_types(schema: pa.Schema, path: Path, label: str, columns: Sequence[s
     require_label(schema.field(label).type, str(path), label)
 
 
-def _read_parquet(
-    path: Path, metadata: Any, schema: pa.Schema, columns: Sequence[str], label: str | None = None
-) -> pa.Table:
-    wanted = ReadColumns.of(schema, label, columns)
-    require_bearable(path, metadata, wanted)
-    file = pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=sorted(wanted.text) or None)
-    table = file.read(columns=list(wanted.names))
+# Parquet -------------------------------------------------------------------------------------------------------------
+# A few hundred bytes can stand for gigabytes: one run of a billion equal values, one page that inflates, one long word
+# that a dictionary repeats. The footer says how many values there are, but need not tell the truth; the header before
+# each page is what a reader acts on. So both are looked at before anything is decoded.
+
+
+def open_parquet(path: Path) -> tuple[Any, pa.Schema]:
+    """The footer, as Arrow reads it, and the schema; refuses one that is too long, has too many columns, or lies."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - 8))
+        end = file.read(8)
+    if len(end) == 8 and end[4:] == b"PAR1":
+        require_room(FOOTER_FACTOR * min(size, int.from_bytes(end[:4], "little")), path, "the footer")
+    metadata = pa.parquet.read_metadata(path)
+    if metadata.num_columns > MOST_NAMES:
+        raise FileError(
+            f"{path} has {metadata.num_columns:,} columns", f"at most {MOST_NAMES:,} are read", "Save the rows as .npz."
+        )
+    groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
+    values = metadata.num_columns * max(sum(max(rows, 0) for rows in groups), metadata.num_rows)
+    if 8 * values > max(SMALL, MOST_OFTEN * size):
+        raise FileError(
+            f"{path} declares {8 * values:,} bytes in a file of {size:,}",
+            f"a table takes at most {MOST_OFTEN:,} times as much in memory as in its file",
+            "The file is made to deceive, or all its columns are constant; write it as .npz.",
+        )
+    return metadata, pa.parquet.ParquetFile(path, metadata=metadata).schema_arrow
+
+
+def _read_parquet(path: Path, metadata: Any, kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """Columns of these types, whole."""
+    require_fits(max(metadata.num_rows, 0) * metadata.num_columns * 8, path, "the table")
+    require_bearable(path, metadata, kinds, range(metadata.num_row_groups))
+    file = pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=text_columns(kinds))
+    table = file.read(columns=list(kinds))
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows", "at least one is needed", CHECK_FILE)
     return table
+
+
+def text_columns(kinds: Mapping[str, pa.DataType]) -> list[str] | None:
+    """Columns of text, which are read as codes and a dictionary: a long word is then in memory once."""
+    return [name for name, kind in kinds.items() if is_text(_plain_type(kind))] or None
+
+
+def require_bearable(
+    path: Path, metadata: Any, kinds: Mapping[str, pa.DataType], groups: Iterable[int], rows: int | None = None
+) -> None:
+    """Refuse row groups of which columns of these types cannot be read: whole, or `rows` rows at a time.
+
+    Of lists nobody knows, before they are decoded, whether a single row holds them all: the whole group counts.
+    """
+    text, size = text_columns(kinds) or [], path.stat().st_size
+    lists = [name for name, kind in kinds.items() if is_list(kind)]
+    needed = COLUMN_BYTES * len(kinds) + (size if rows is None else 0)
+    with path.open("rb") as file:
+        for group in map(metadata.row_group, groups):
+            for chunk in map(group.column, range(group.num_columns)):
+                leaf = chunk.path_in_schema
+                name = leaf if leaf in kinds else next((each for each in lists if leaf.startswith(f"{each}.")), None)
+                if name is None or chunk.num_values <= 0:
+                    continue  # nothing is read of it
+                most = chunk.num_values if name in lists else min(group.num_rows, chunk.num_values)
+                values, largest, inflated = _measure_pages(
+                    file, chunk, most, size, name in text, f"{path}: column {name!r}"
+                )
+                counted = values if rows is None or name in lists else min(values, rows)
+                needed += counted * (NESTED_BYTES if name in lists else VALUE_BYTES)
+                needed += largest + (inflated if name in text else 0)
+    require_room(needed, path, "the table")
+
+
+def _measure_pages(file: BinaryIO, chunk: Any, most: int, size: int, text: bool, name: str) -> tuple[int, int, int]:
+    """Values, bytes of the largest page and of all pages, inflated, that a reader would go over.
+
+    Refuses pages that hold more than `most` values, which is what the footer says, or lie outside the file.
+    """
+
+    def lie(what: str) -> FileError:
+        return FileError(
+            f"{name}: {what}", "headers must tell the truth", "The file is damaged or made to deceive; write it again."
+        )
+
+    first = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < first:
+        first = chunk.dictionary_page_offset
+    position, end = first, first + chunk.total_compressed_size
+    if not 4 <= first <= end <= size:
+        raise lie(f"it lies at {first:,} to {end:,} of {size:,} bytes")
+    values = largest = total = 0
+    while position < end and values < chunk.num_values:
+        file.seek(position)
+        header = _read_struct(file)
+        kind, inflated, stored = (header.get(field, -1) for field in (1, 2, 3))
+        about = header.get(COUNTS.get(kind, -1), {})
+        count = about.get(1, -1) if kind in COUNTS else 0
+        if min(inflated, stored, count) < 0:
+            raise lie("a page says no size")
+        require_fits(inflated, Path(name), "a page")
+        largest, total, position = max(largest, inflated), total + inflated, file.tell() + stored
+        if kind == DICTIONARY and count > inflated:
+            raise lie(f"a dictionary of {count:,} entries in {inflated:,} bytes")
+        if kind in (DATA, DATA_V2):
+            values += count
+            if text and about.get(4 if kind == DATA_V2 else 2) == PREFIXES:
+                raise FileError(
+                    f"{name} is stored as DELTA_BYTE_ARRAY",
+                    "a few bytes of that can stand for gigabytes, so it is not read",
+                    "Write the column with a dictionary, as Parquet writers do by themselves.",
+                )
+    if values > most:
+        raise lie(f"its pages hold {values:,} values")
+    return values, largest, total
+
+
+def _read_struct(file: BinaryIO, depth: int = 0) -> dict[int, Any]:
+    """The numbers and structs of a struct in Thrift's compact protocol, by field."""
+    fields: dict[int, Any] = {}
+    field = 0
+    for _ in range(MOST_FIELDS):
+        head = file.read(1)[0]
+        if head == 0:
+            return fields
+        step, kind = head >> 4, head & 15
+        field = field + step if step else _read_number(file)
+        if kind in (4, 5, 6):
+            fields[field] = _read_number(file)
+        elif kind == 8:
+            file.seek(_read_varint(file), os.SEEK_CUR)
+        elif kind == 12 and depth < 3:
+            fields[field] = _read_struct(file, depth + 1)
+        elif kind in (3, 7):
+            file.seek(1 if kind == 3 else 8, os.SEEK_CUR)
+        elif kind not in (1, 2):
+            break
+    raise ValueError("a page header that is none")
+
+
+def _read_number(file: BinaryIO) -> int:
+    value = _read_varint(file)
+    return (value >> 1) ^ -(value & 1)  # zigzag
+
+
+def _read_varint(file: BinaryIO) -> int:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)[0]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value
+    raise ValueError("a number without an end")
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -774,64 +695,60 @@ def has_lists(path: Path) -> bool:
 # CSV -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CsvFile:
-    """A table as text, also compressed: how it is laid out, and how much it holds at most."""
-
-    path: Path
-    content: bytes | None  # of a compressed file, inflated
-    separator: str
-    first: tuple[str, ...]  # cells of the first line that is not empty
-    first_lines: int  # of the file, up to the end of it
-
-    @classmethod
-    def open(cls, path: Path) -> CsvFile:
-        """Look a file over; refuses one that would take too much memory."""
-        content = _inflate(path) if path.suffix.lower() == ".gz" else None
-        with path.open("rb") if content is None else io.BytesIO(content) as stream:
-            sample = stream.read(SAMPLE)
-            line = sample if b"\n" in sample else sample + stream.readline(50 * MOST_NAMES)
+def _read_csv(
+    path: Path, header: bool, names: Sequence[str] | None, *, text: bool, known: Sequence[str] | None = None
+) -> Table:
+    """All cells, as text or as what Arrow finds in them; refuses a file that would take too much memory."""
+    content = _inflate(path) if path.suffix.lower() == ".gz" else None
+    with path.open("rb") if content is None else io.BytesIO(content) as stream:
+        sample = stream.read(SAMPLE)
+        line = sample if b"\n" in sample else sample + stream.readline(50 * MOST_NAMES)
         separator = find_separator(sample)
-        cells, n_lines = next(_cells(line, separator), ([], 1))
-        _require_csv_bearable(path, separator, content)
-        return cls(path, content, separator, tuple(cell.strip() for cell in cells), n_lines)
-
-    def read(self, header: bool, names: Sequence[str] | None, text: bool) -> Table:
-        """All cells, as text or as what Arrow finds in them."""
-        listed = list(self.first if header else names or map(str, range(len(self.first))))
-        if len(listed) != len(self.first):
-            raise DataError(
-                f"{self.path} has {len(self.first)} columns",
-                f"{len(listed)} names were given for them",
-                "Give one name for each column.",
-            )
-        if len(set(listed)) < len(listed):
-            twice = Counter(listed).most_common(1)[0][0]
-            hint = " A file without a header is read with --no-header." if looks_like_data(listed) else ""
-            raise duplicate_error(self.path, twice, f"Rename one of them.{hint}")
-        size = self.path.stat().st_size if self.content is None else len(self.content)
-        try:
-            table = pa.csv.read_csv(
-                self.path if self.content is None else pa.BufferReader(self.content),
-                read_options=pa.csv.ReadOptions(
-                    block_size=min(max(1 << 20, size), 1 << 30),
-                    column_names=listed,
-                    skip_rows=self.first_lines if header else 0,
-                ),
-                parse_options=pa.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
-                convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(listed, pa.string()) if text else {}),
-            )
-        except (pa.ArrowException, ValueError) as error:
-            sign = {"\t": "a tab"}.get(self.separator, repr(self.separator))
-            raise out_of_memory(error) or FileError(
-                f"{self.path} is not a table ({str(error)[:200]}), read with {sign} between cells",
-                "a header line and equally long rows are needed",
-                "Write it again as CSV, in UTF-8; a file without a header is read with --no-header.",
-            ) from error
-        if table.num_rows == 0:
-            raise DataError(f"{self.path} has no rows", "at least one is needed", CHECK_FILE)
-        # where no semicolon stands between cells, a comma between digits may well group thousands
-        return Table(table, str(self.path), not text, self.separator == ";", header)
+        stream.seek(0)
+        size = _require_csv_bearable(stream, separator, path)
+    cells, first_lines = next(_cells(line, separator), ([], 1))
+    first = [cell.strip() for cell in cells]
+    if known is not None and first != list(known) and len(first) == len(known):
+        header, names = False, known
+    if header and names is not None:
+        raise FileError(
+            f"{path}: --names with a header",
+            "names are for files without one",
+            "Add --no-header if the first line is data; else leave --names out.",
+        )
+    listed = list(first if header else names or map(str, range(len(first))))
+    if len(listed) != len(first):
+        raise DataError(
+            f"{path} has {len(first)} columns",
+            f"{len(listed)} names were given for them",
+            "Give one name for each column.",
+        )
+    if len(set(listed)) < len(listed):
+        twice = Counter(listed).most_common(1)[0][0]
+        hint = " A file without a header is read with --no-header." if looks_like_data(listed) else ""
+        raise duplicate_error(path, twice, f"Rename one of them.{hint}")
+    try:
+        table = pa.csv.read_csv(
+            path if content is None else pa.BufferReader(content),
+            read_options=pa.csv.ReadOptions(
+                block_size=min(max(1 << 20, size), 1 << 30),
+                column_names=listed,
+                skip_rows=first_lines if header else 0,
+            ),
+            parse_options=pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(listed, pa.string()) if text else {}),
+        )
+    except (pa.ArrowException, ValueError) as error:
+        sign = {"\t": "a tab"}.get(separator, repr(separator))
+        raise out_of_memory(error) or FileError(
+            f"{path} is not a table ({str(error)[:200]}), read with {sign} between cells",
+            "a header line and equally long rows are needed",
+            "Write it again as CSV, in UTF-8; a file without a header is read with --no-header.",
+        ) from error
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows", "at least one is needed", CHECK_FILE)
+    # where no semicolon stands between cells, a comma between digits may well group thousands
+    return Table(table, str(path), not text, separator == ";", header)
 
 
 def _inflate(path: Path) -> bytes:
@@ -845,34 +762,32 @@ def _inflate(path: Path) -> bytes:
                 require_room(TEXT_COPIES * total, path, "the text")
                 pieces.append(piece)
     except (OSError, EOFError, zlib.error) as error:
-        raise FileError(
-            f"{path} is not a whole .gz file ({error})", "a complete one is needed", "Compress or copy it again."
-        ) from error
+        raise damage_error(path, error) from error
     if not total:
         raise FileError(f"{path} is empty", "a file with data is needed", "Write it again.")
     return b"".join(pieces)
 
 
-def _require_csv_bearable(path: Path, separator: str, content: bytes | None) -> None:
-    """Refuse a file with too many columns, or values, at most: every separator counts, wherever it stands."""
-    size = path.stat().st_size if content is None else len(content)
-    require_fits(size, path, "the text")
-    values = columns = 1
+def _require_csv_bearable(stream: BinaryIO, separator: str, path: Path) -> int:
+    """The bytes of a text; refuses too many columns, or values, at most: every separator counts, wherever it stands."""
+    size, values, columns = 0, 1, 1
     first, sign = True, separator.encode()
-    with path.open("rb") if content is None else io.BytesIO(content) as stream:
-        while piece := stream.read(PIECE):
-            values += piece.count(sign) + piece.count(b"\n")
-            if first:
-                line, newline, _ = piece.partition(b"\n")
-                columns += line.count(sign)
-                first = not newline
-            if columns > MOST_NAMES:
-                raise FileError(
-                    f"{path} has more than {MOST_NAMES:,} columns",
-                    f"at most {MOST_NAMES:,} are read",
-                    "Save the rows as .npz.",
-                )
-    require_room(TEXT_COPIES * size + VALUE_BYTES * values + COLUMN_BYTES * columns, path, "the table")
+    while piece := stream.read(PIECE):
+        size += len(piece)
+        values += piece.count(sign) + piece.count(b"\n")
+        if first:
+            line, newline, _ = piece.partition(b"\n")
+            columns += line.count(sign)
+            first = not newline
+        if columns > MOST_NAMES:
+            raise FileError(
+                f"{path} has more than {MOST_NAMES:,} columns",
+                f"at most {MOST_NAMES:,} are read",
+                "Save the rows as .npz.",
+            )
+    require_fits(size, path, "the text")
+    require_room(TEXT_COPIES * size + CELL_BYTES * values + COLUMN_BYTES * columns, path, "the table")
+    return size
 
 
 def find_separator(sample: bytes) -> str:
@@ -922,7 +837,7 @@ def frame_table(frame: Any, name: str) -> Table:
         raise DataError(f"{name} has two columns of one name", "column names must differ", "Rename one of them.")
     try:
         if isinstance(frame, Mapping):
-            table = _dict_table(frame, name)
+            table = pa.table({str(key): _as_arrow(values) for key, values in frame.items()})
         elif hasattr(frame, "iloc"):  # pandas; its index is no column
             table = pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
         elif hasattr(frame, "to_arrow"):  # polars, whose C stream has text of a newer kind
@@ -932,11 +847,19 @@ def frame_table(frame: Any, name: str) -> Table:
             table = pa.table(frame) if stream else pyarrow.interchange.from_dataframe(frame)
     except DAMAGE as error:
         raise DataError(
-            f"{name}: a column holds values of several kinds ({str(error)[:200]})",
-            "each column needs one kind: numbers, or text",
-            "Convert the column, for example with frame[column].astype(str).",
+            f"{name}: columns that make no table ({str(error)[:200]})",
+            "all have one value a row, and each values of one kind: numbers, or text",
+            "Convert a column of several kinds, for example with frame[column].astype(str), and check the lengths.",
         ) from error
     return Table(table.replace_schema_metadata(None), name, True)
+
+
+def _as_arrow(values: Any) -> Any:
+    """A column of a dict: an array or a tensor, or anything that can be listed."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    known = isinstance(values, list) or hasattr(values, "__arrow_array__") or hasattr(values, "__array__")
+    return pa.array(values if known else list(values))
 
 
 def frame_values(frame: Any, name: str) -> Array:
@@ -947,20 +870,3 @@ def frame_values(frame: Any, name: str) -> Array:
             return array
     table = frame_table(frame, name)
     return table.features(table.names)
-
-
-def _dict_table(columns: Mapping[Any, Any], name: str) -> pa.Table:
-    """A dict of columns; refuses columns that differ in length, or hold more than a value a row."""
-    try:
-        arrays = {}
-        for key, values in columns.items():
-            known = isinstance(values, list) or hasattr(values, "__arrow_array__") or hasattr(values, "__array__")
-            tensor = hasattr(values, "detach")
-            arrays[str(key)] = pa.array(values.detach().cpu().numpy() if tensor else values if known else list(values))
-        return pa.table(arrays)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            f"{name}: a dict that is no table ({str(error)[:200]})",
-            "each column has one value a row, of one kind",
-            "Give columns of the same length, for example {'age': [31, 45], 'town': ['A', 'B']}.",
-        ) from error

@@ -560,7 +560,7 @@ def embed(
     with contextlib.nullcontext() if stored is None else stored.removed_if_refused():
         for start in range(0, count, unit):
             name = f"rows-{start:012d}"
-            part = None if stored is None else stored.load_array(name)
+            part = None if stored is None else stored.load(name)
             stop = min(start + unit, count)
             if part is None or len(part) != stop - start:
                 rows = []
@@ -570,7 +570,7 @@ def embed(
                 part = torch.cat(rows).numpy()
                 as_features(part, "the features")
                 if stored is not None:
-                    stored.save_array(name, part)
+                    stored.save(name, part)
             parts.append(part)
     return Embedding(np.concatenate(parts), examples.labels, digest)
 

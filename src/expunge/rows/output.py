@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from expunge.errors import ExpungeError, FileError
 from expunge.runtime.files import (
@@ -41,12 +40,12 @@ from expunge.runtime.files import (
 from expunge.runtime.strict_json import read_json
 from expunge.runtime.values import up
 
-Inodes = dict[Path, int]  # what got its name from us, and the inode that it is
-LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}(-2)?")
+Fill = Callable[[Path], None]  # puts things into a new folder
+LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}")
 MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
 DEPOSIT = "model.deposit"
 PRIVATE_PART = "private"
-SETTING = "setting.json"
+SETTING, UNITS = "setting.json", (".json", ".npy")
 
 
 def require_absent(path: Path, *, probe: bool = True) -> None:
@@ -69,35 +68,34 @@ def require_absent(path: Path, *, probe: bool = True) -> None:
         parent = parent.parent
     if not parent.is_dir():
         raise FileError(f"{parent} is not a folder", "results need one to be written in", "Choose another place.")
-    if not os.access(parent, os.W_OK | os.X_OK) or (probe and not _takes_files(parent)):
-        raise FileError(
-            f"{parent} cannot be written in",
-            "write permission is needed",
-            "Choose another place, or change its permissions.",
-        )
-
-
-def _takes_files(folder: Path) -> bool:
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
+    if probe:
+        try:
+            tempfile.TemporaryFile(dir=parent).close()
+        except OSError as error:
+            raise FileError(
+                f"{parent} cannot be written in ({error.strerror})",
+                "write permission is needed",
+                "Choose another place, or change its permissions.",
+            ) from error
 
 
 def write_file(path: Path, content: Content, *, mode: int = PUBLIC) -> None:
     """Write a new file, whole or not at all."""
-
-    def make(temporary: Path, named: Inodes) -> None:
-        write_synced(temporary, content, mode)
-        _give_name(temporary, path, named)
-
-    _publish(path, make)
+    _publish((path, content, mode))
 
 
 def write_private(path: Path, content: Content) -> None:
     """Write a new file that nobody but its owner can read."""
-    write_file(path, content, mode=PRIVATE)
+    _publish((path, content, PRIVATE))
+
+
+def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
+    """Write two new files, each given as (path, bytes, mode): both or, whatever fails or stops it, neither.
+
+    Both are on disk under other names before either gets its own, the first before the second: only a kill between
+    these two steps leaves the first alone.
+    """
+    _publish(first, second)
 
 
 def write_folder(
@@ -124,52 +122,68 @@ def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
     build_folder(path, fill, mode=PRIVATE_FOLDER)
 
 
-def build_folder(path: Path, fill: Callable[[Path], None], *, mode: int = PUBLIC_FOLDER) -> None:
+def build_folder(path: Path, fill: Fill, *, mode: int = PUBLIC_FOLDER) -> None:
     """Make a new folder that `fill` puts things into; of several processes at once for one name one gets it."""
-
-    def make(temporary: Path, named: Inodes) -> None:
-        with _locked_folder(temporary, mode):
-            fill(temporary)
-            sync_folder(temporary)
-            named[path] = temporary.lstat().st_ino
-            temporary.rename(path)
-
-    _publish(path, make)
+    _publish((path, fill, mode))
 
 
-def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
-    """Write two new files, each given as (path, bytes, mode): both or, whatever fails or stops it, neither.
+def _publish(*results: tuple[Path, Content | Fill, int]) -> None:
+    """Make each file or folder under a temporary name, then give all of them their own; leave nothing if that fails.
 
-    Both are on disk under other names before either gets its own, the first before the second: only a kill between
-    these two steps leaves the first alone.
+    What got a name is known by its inode: what somebody else put there meanwhile stays.
     """
-    require_absent(second[0], probe=False)
+    first = results[0][0]
+    for path, _, _ in results:
+        require_absent(path, probe=False)
+    parents = {folder for path, _, _ in results for folder in path.absolute().parents}
+    new_folders = sorted((folder for folder in parents if not folder.exists()), reverse=True)
+    staged: dict[Path, Path] = {}
+    named: dict[Path, int] = {}
+    try:
+        with contextlib.ExitStack() as locks:
+            for path, content, mode in results:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                sweep(path)
+                staged[path] = temporary = path.with_name(f"{_prefix(path)}-{secrets.token_hex(8)}")
+                if callable(content):
+                    temporary.mkdir(mode=mode)
+                    locks.enter_context(_locked(temporary))
+                    content(temporary)
+                    sync_folder(temporary)
+                else:
+                    write_synced(temporary, content, mode)
+            for path, temporary in staged.items():
+                named[path] = temporary.lstat().st_ino
+                _give_name(temporary, path)
+            for folder in {path.parent for path in staged}:
+                sync_folder(folder)
+    except BaseException as error:
+        for temporary in staged.values():
+            _remove(temporary)
+        for path, inode in named.items():
+            with contextlib.suppress(OSError):
+                if path.lstat().st_ino == inode:
+                    _remove(path)
+        for folder in new_folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
+            raise FileError(
+                f"{first} exists already", "results are never written over", "Choose another name."
+            ) from error
+        if isinstance(error, OSError):
+            raise FileError(
+                f"{first} could not be written ({error.strerror or error})",
+                "a folder with room and permission is needed",
+                "Nothing was written; try another place.",
+            ) from error
+        raise
 
-    def make(temporary: Path, named: Inodes) -> None:
-        other = second[0].with_name(temporary.name + "-2")
-        try:
-            _make_room(other)
-            write_synced(other, second[1], second[2])
-            write_synced(temporary, first[1], first[2])
-            for staged, (path, _, _) in ((temporary, first), (other, second)):
-                _give_name(staged, path, named)
-            sync_folder(other.parent)
-        except BaseException:
-            _remove(other)
-            _remove_named(named)
-            raise
 
-    _publish(first[0], make, second[0])
-
-
-def sweep(path: Path) -> None:
-    """Remove what a killed command left of this result under temporary names, private files among it."""
-    for leftover in path.parent.glob(f"{_prefix(path)}*"):
-        _sweep(leftover)
-
-
-def _give_name(temporary: Path, path: Path, named: Inodes) -> None:
-    named[path] = temporary.lstat().st_ino
+def _give_name(temporary: Path, path: Path) -> None:
+    if temporary.is_dir():
+        temporary.rename(path)
+        return
     try:
         os.link(temporary, path)  # fails where somebody else was faster; a rename would replace
     except OSError as error:
@@ -180,87 +194,37 @@ def _give_name(temporary: Path, path: Path, named: Inodes) -> None:
         temporary.unlink()
 
 
-def _publish(path: Path, make: Callable[[Path, Inodes], None], *others: Path) -> None:
-    """Let `make` build something under a temporary name and give it its own; leave nothing of it if it fails.
-
-    `others` are made with it. What got a name is known by its inode: what somebody else put there meanwhile stays.
-    """
-    require_absent(path, probe=False)
-    new_folders = [folder for each in (path, *others) for folder in each.absolute().parents if not folder.exists()]
-    temporary = path.with_name(f"{_prefix(path)}-{secrets.token_hex(8)}")
-    named: Inodes = {}
-    try:
-        _make_room(temporary)
-        make(temporary, named)
-        sync_folder(path.parent)
-    except BaseException as error:
-        _remove(temporary)
-        _remove_named(named)
-        for folder in new_folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        if isinstance(error, FileExistsError) or (isinstance(error, OSError) and error.errno == errno.ENOTEMPTY):
-            raise FileError(
-                f"{path} exists already", "results are never written over", "Choose another name."
-            ) from error
-        if isinstance(error, OSError):
-            raise FileError(
-                f"{path} could not be written ({error.strerror or error})",
-                "a folder with room and permission is needed",
-                "Nothing was written; try another place.",
-            ) from error
-        raise
-
-
 def _prefix(path: Path) -> str:
     """How the temporary names of a result begin."""
     return f"{TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
 
 
-def _make_room(temporary: Path) -> None:
-    """Make the folder for it, and remove what a killed command left there of the same result."""
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in temporary.parent.glob(f"{temporary.name[: len(TEMPORARY) + 17]}*"):
-        _sweep(leftover)
-
-
 @contextlib.contextmanager
-def _locked_folder(folder: Path, mode: int) -> Iterator[None]:
-    """A new folder that nobody sweeps away meanwhile; when the process dies, the lock does too."""
-    handle = None
-    while handle is None:  # it may be swept away before it is locked
-        folder.mkdir(mode=mode)
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(folder, os.O_RDONLY)
-            with contextlib.suppress(OSError):  # a disk without locks is never swept
-                fcntl.flock(handle, fcntl.LOCK_EX)  # somebody who looks whether to sweep has it for a moment
-            if not folder.exists():
-                os.close(handle)
-                handle = None
+def _locked(folder: Path) -> Iterator[None]:
+    """A folder that nobody sweeps away meanwhile; when the process dies, the lock does too."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
+        with contextlib.suppress(OSError):  # a disk without locks is never swept
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
-def _sweep(leftover: Path) -> None:
-    """Remove what a killed command left; not what is being written, nor anything that is not ours."""
-    with contextlib.suppress(OSError):
-        handle = os.open(leftover, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if LEFTOVER.fullmatch(leftover.name) and leftover.lstat().st_uid == os.geteuid():
-                _remove(leftover)
-        finally:
-            os.close(handle)
+def sweep(path: Path) -> None:
+    """Remove what a killed command left of this result under temporary names, private files among it.
 
-
-def _remove_named(named: Inodes) -> None:
-    """Take back what got its name from us."""
-    for path, inode in named.items():
+    What is being written stays, and whatever is not ours.
+    """
+    for leftover in path.parent.glob(f"{_prefix(path)}*"):
         with contextlib.suppress(OSError):
-            if path.lstat().st_ino == inode:
-                _remove(path)
+            handle = os.open(leftover, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if LEFTOVER.fullmatch(leftover.name) and leftover.lstat().st_uid == os.geteuid():
+                    _remove(leftover)
+            finally:
+                os.close(handle)
 
 
 def _remove(path: Path) -> None:
@@ -337,19 +301,16 @@ class UnfinishedRun:
 
     def load(self, unit: str) -> Any | None:
         """What was saved for this unit, or None."""
-        return _read_unit(path) if (path := self._path(unit, ".json")).exists() else None
+        return next((_read_unit(path) for path in map(self._path, (unit, unit), UNITS) if path.exists()), None)
 
     def save(self, unit: str, value: Any) -> None:
-        write_file(self._path(unit, ".json"), (json.dumps(value, allow_nan=False) + "\n").encode())
-
-    def load_array(self, unit: str) -> NDArray[Any] | None:
-        """The array that was saved for this unit, or None."""
-        return _read_unit(path) if (path := self._path(unit, ".npy")).exists() else None
-
-    def save_array(self, unit: str, values: NDArray[Any]) -> None:
-        stream = io.BytesIO()
-        np.save(stream, values, allow_pickle=False)
-        write_file(self._path(unit, ".npy"), stream.getvalue())
+        """Store an array, or what JSON can hold."""
+        if isinstance(value, np.ndarray):
+            stream = io.BytesIO()
+            np.save(stream, value, allow_pickle=False)
+            write_file(self._path(unit, ".npy"), stream.getvalue())
+        else:
+            write_file(self._path(unit, ".json"), (json.dumps(value, allow_nan=False) + "\n").encode())
 
     def finished(self) -> list[str]:
         """Names of the units saved so far."""
@@ -375,7 +336,7 @@ class UnfinishedRun:
             self.folder.rmdir()
 
     def _units(self) -> list[Path]:
-        return [path for pattern in ("*.json", "*.npy") for path in self.folder.glob(pattern)]
+        return [path for ending in UNITS for path in self.folder.glob(f"*{ending}")]
 
     def _path(self, unit: str, ending: str) -> Path:
         return self.folder / (re.sub(r"[^A-Za-z0-9.+-]", "_", unit) + ending)

@@ -13,18 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import beside_problems
 import honest
 from deposit_problems import made as made_deposit
 from expunge.bounds.calibration import power_of_four
-from expunge.certificate.claim import Claim, Fact
 from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import (
     FACTS,
-    MOMENTS,
     OF_MODEL,
     POSSIBLE,
     TABLE,
@@ -94,7 +90,6 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("plain", {"bound.form": "source rows"}, "bound.form"),
     ("plain", {"bound.form": GONE}, "bound.form"),
     ("plain", {"model.loss": "hinge"}, "model.loss"),
-    ("plain", {"model.dtype": "float8"}, "model.dtype"),
     ("plain", {"model.record": "estimated"}, "model.record"),
     ("plain", {"model.bias": 0}, "model.bias"),
     ("tangent", {"model.bias": True}, "model.bias"),
@@ -131,14 +126,10 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("series", {"data.sequence.position": 99}, "data.sequence.position"),
     ("series", {"data.sequence.position": 0}, "data.sequence.position"),
     ("series", {"data.sequence.forgotten_before": 10**6}, "data.sequence.forgotten_before"),
-    ("series", {"data.sequence.another_person": 0}, "data.sequence.another_person"),
-    ("series", {"data.sequence.another_person": 10**6}, "data.sequence.another_person"),
     ("matched", lambda: {"data.class_counts": [len(of("matched")["data"]["class_counts"])]}, "data.class_counts"),
     ("matched", {"data.class_counts": ["many"]}, "data.class_counts"),
     # training and step
     ("plain", lambda: {"model.before": of("plain")["model"]["after"]}, "model.before.sha256"),
-    ("plain", {"model.after.sha256": "published"}, "model.after.sha256 is a digest"),
-    ("plain", {"model.encoder": "resnet"}, "model.encoder is a digest"),
     ("plain", {"l2": 1e40, "model.l2": 1e40}, "model.l2"),
     ("plain", {"l2": 0.04}, "l2"),
     ("long rows", {"l2": 0.04}, "l2"),
@@ -147,13 +138,10 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("long rows", {"row_bound": Times(0.5)}, "row_bound"),
     ("plain", {"directions": 1}, "directions"),
     ("plain", {"rounding": 0.0}, "rounding is above 0"),
-    ("plain", {"training_residual": 0.0}, "training_residual is above 0"),
     ("plain", {"step.residual": 1.0}, "step.residual"),
     ("plain", {"step.residual": None}, "step.residual"),
     ("paper", {"step.kind": "converged"}, "step.kind"),
-    ("paper", {"step.positive_definite": False}, "step.positive_definite"),
     ("paper", {"lipschitz_power": 0}, "lipschitz_power"),
-    ("paper", {"beta": 0.0}, "beta"),
     # where facts come from
     ("plain", {"model.record": "declared"}, "facts that come from elsewhere"),
     ("source", {"model.record": "declared"}, "facts that come from elsewhere"),
@@ -163,20 +151,9 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("paper", {"bound.inputs.alpha.provenance": "measured"}, "facts that come from elsewhere"),
     ("long rows", {"bound.inputs.solver.provenance": "declared"}, "facts that come from elsewhere"),
     # moments of two data sets in one file
-    ("plain", {"change_eigenvalue": Times(1e6)}, "change_eigenvalue"),
-    ("plain", {"change_trace": Times(1e6)}, "change_trace"),
-    ("plain", {"change_fourth": 0.0}, "change_trace^2"),
-    ("plain", {"change_fourth": Times(1e9)}, "change_fourth"),
-    ("plain", {"change_fourth_eigenvalue": Times(1e9)}, "change_fourth_eigenvalue"),
-    ("plain", {"change_mean": Times(1e6)}, "change_mean"),
-    ("plain", {"change_largest": Times(1e6)}, "change_largest"),
     ("plain", {"change_supremum": 0.0}, "change_longest"),
     ("plain", {"longest_row": 1e3}, "longest_row"),
-    ("matched", {"weight_largest": 0.5}, "weight_largest"),
     ("matched", {"weight_largest": 1e9}, "n_surrogate over the largest weight"),
-    ("matched", {"sampled_eigenvalue": Times(1e6)}, "sampled_eigenvalue"),
-    ("matched", {"sampled_trace": Times(1e6)}, "sampled_trace"),
-    ("matched", {"sampled_largest": Times(1e6)}, "sampled_largest"),
     ("matched", {"data.effective_surrogate_rows": 1e6}, "data.effective_surrogate_rows"),
     # deposits
     ("bias", {"model.free_bias": True}, "what only a deposit has"),
@@ -189,18 +166,11 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("long rows", {"noise.choice": "policy"}, "noise with a deposit"),
     ("long rows", {"noise.rehearsed_rows": 1000}, "noise with a deposit"),
     ("long rows", lambda: {"sigma": 2.0 * of("long rows")["sigma"]}, "noise with a deposit"),
-    ("long rows", {"step.kind": "converged"}, "step.kind"),
-    ("long rows", {"step.positive_definite": False}, "step.positive_definite"),
     ("long rows", {"bound.convention": "exact"}, "quadratic losses"),
     ("plain route", {"model.free_bias": True}, "the plain route"),
     ("long rows", {"shape_least": 0.0}, "shape_least"),
     ("long rows", {"shape_least": Times(1e6)}, "shape_least"),
-    ("long rows", {"shape_inverse_trace": Times(1e-6)}, "sizes.parameters"),
-    ("long rows", {"shape_inverse_trace": Times(1e6)}, "shape_inverse_trace"),
-    ("beside", {"step.kind": "newton"}, "step.kind"),
     ("beside range", {"bound.convention": "plain"}, "bound.convention"),
-    ("beside", {"distance.provenance": "estimated"}, "distance.provenance"),
-    ("beside", {"data.sequence": {"planned": 1, "position": 1, "forgotten_before": 0}}, "for one model"),
     ("beside range", {"change_each": Times(1e6)}, "change_each"),
 ]
 
@@ -239,9 +209,11 @@ FOLLOWING: list[tuple[str, Json, str]] = [
     ("plain", {"noise.calibration": "classical"}, "noise.calibration"),
     ("plain", {"noise.required": 1e-9}, "noise.required"),
     ("plain", {"public_notes": ["made up"]}, "public notes are notes"),
-    ("plain", {"nonce": "short"}, "nonce is 64 hexadecimal digits"),
     ("plain", {"created": 5}, "notes, software and created are text"),
-    ("plain", {"model.before.sha256": "none"}, "model.before.sha256 is a digest"),
+    ("plain", {"nonce": "short"}, "digests have"),
+    ("plain", {"model.before.sha256": "none"}, "digests have"),
+    ("plain", {"model.after.sha256": "published"}, "digests have"),
+    ("plain", {"model.encoder": "resnet"}, "digests have"),
     ("plain", {"estimate": {"route": "kl"}}, "distance.provenance"),
     ("paper", {"bound.tuned": False}, "bound.tuned"),
     ("paper", {"tv_upper": 1e-9}, "tv_upper"),
@@ -494,56 +466,6 @@ def test_honest_deposits_are_not_rejected(seed: int) -> None:
         assert deletions(seed) == []
     except ExpungeError:  # no random row could be forgotten
         assert seed >= 8
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    size=st.sampled_from([1e-12, 1.0, 1e9]),
-    kind=st.sampled_from(["normal", "heavy", "one-hot", "far"]),
-)
-def test_no_rule_rejects_moments_of_data(seed: int, size: float, kind: str) -> None:
-    """By their definitions, in double precision."""
-    rng = np.random.default_rng(seed)
-    s, p = int(rng.integers(400, 600)), int(rng.integers(1, 8))
-    changes = (
-        size
-        * {
-            "normal": lambda: rng.normal(size=(s, p)),
-            "heavy": lambda: rng.standard_cauchy(size=(s, p)),
-            "one-hot": lambda: np.eye(p)[rng.integers(0, p, s)],
-            "far": lambda: 1.0 + 1e-4 * rng.normal(size=(s, p)),
-        }[kind]()
-    )
-    matched = bool(rng.integers(0, 2))
-    w = rng.uniform(0.5, 1.5, s) if matched else np.ones(s)
-    w *= s / w.sum()
-    mean = (w[:, None] * changes).mean(axis=0)
-    off = changes - mean
-    squares, lengths = (off**2).sum(axis=1), np.sqrt((changes**2).sum(axis=1))
-
-    def eigenvalue(scale: np.ndarray) -> float:
-        return float(np.linalg.eigvalsh((scale[:, None] * off).T @ off / s)[-1])
-
-    values: dict[str, float] = {
-        "n_source": 10 * s, "n_forget": 1, "n_surrogate": s, "rounding": 1e-12, "row_bound": 1.0, "longest_row": 1.0,
-        "change_mean": float(np.linalg.norm(mean)), "change_trace": float((w * squares).mean()),
-        "change_eigenvalue": eigenvalue(w), "change_fourth": float((w * squares**2).mean()),
-        "change_fourth_eigenvalue": eigenvalue(w * squares), "change_largest": float(np.sqrt(squares.max())),
-        "change_longest": float(lengths.max()), "change_supremum": float(lengths.max()), "directions": p,
-        "sampling_failure": 0.0, "weight_largest": float(w.max()), "sampled_trace": float((w**2 * squares).mean()),
-        "sampled_eigenvalue": eigenvalue(w**2), "sampled_largest": float((w * np.sqrt(squares)).max()),
-    }  # fmt: skip
-    facts = {name: Fact(value, "measured") for name, value in values.items()}
-    claim = Claim(1.0, 1e-3, "residual", facts, Distance("same", 0.0, matched=matched), {}, p, "operating system")
-    content = {
-        "data": {"effective_surrogate_rows": s / float((w**2).mean()), "class_counts": [10 * s - 1]},
-        "model": {"loss": "softmax", "bias": False},
-        "sizes": {"features": p, "classes": 1, "n_retain": 10 * s - 1},
-    }
-    moments = [rule for rule in FACTS if rule.when is MOMENTS or rule.when.words == "with matched classes"]
-    failed = [check.words for check in run(moments, Inspection(content, claim), POSSIBLE) if not check.passed]
-    assert failed == []
 
 
 def contents(value: Any) -> list[Json]:

@@ -28,6 +28,10 @@ from expunge.certificate.dossier import (
 )
 from expunge.errors import FileError
 
+KEYS = (
+    *("schema", "status", "epsilon", "delta", "mu", "sigma", "guarantee", "assumptions", "limits", "notes", "bound"),
+    *("distance", "noise", "sizes", "model", "series", "dossier", "software", "created", "digest"),
+)
 SIZES = ("parameters", "classes", "features")
 PUBLISHED = ("l2", "max_norm", "n_source")  # as the record of the published model has them
 REFERENCE = ("free_bias", "fixed_c", "weighted")  # retraining, where that is not rows alike and l2 on every weight

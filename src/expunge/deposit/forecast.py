@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.bounds.calibration import LARGEST_SCALE, mu_for
@@ -90,12 +91,17 @@ def sizes_for(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def rehearse(
-    deposit: Deposit, rows: RowSet, *, progress: Progress = silent, seed: int | None = None
+    deposit: Deposit,
+    rows: RowSet,
+    *,
+    people: tuple[Trial, ...] | None = None,
+    progress: Progress = silent,
+    seed: int | None = None,
 ) -> tuple[Rehearsal, ...]:
-    """Forget random groups of each size on trial, up to the noise."""
+    """Forget random groups of each size on trial, up to the noise; `people` are single rows that were tried already."""
     ordinary, large = sizes_for(len(rows))
     return (
-        *rehearse_sizes(deposit, rows, ordinary, progress=progress, seed=seed),
+        *rehearse_sizes(deposit, rows, ordinary, people=people, progress=progress, seed=seed),
         *rehearse_sizes(deposit, rows, large, FEW_GROUPS, progress=progress, seed=seed),
     )
 
@@ -106,26 +112,35 @@ def rehearse_sizes(
     sizes: tuple[int, ...],
     most: int = 10**9,
     *,
+    people: tuple[Trial, ...] | None = None,
     progress: Progress = silent,
     seed: int | None = None,
 ) -> tuple[Rehearsal, ...]:
     """Of these sizes, so many groups at most, and not more than half of the rows."""
+    rehearsals = []
+    for groups in random_groups(deposit, rows, sizes, most, seed=seed):
+        size = len(groups[0])
+        trials = list(people or ()) if size == 1 else []
+        for done in range(len(trials), len(groups)):
+            progress(f"Rehearsals with {size:,} rows", done, len(groups))
+            trials.append(try_removal(deposit, choose(rows, groups[done])))
+        rehearsals.append(Rehearsal(size, tuple(trials)))
+    return tuple(rehearsals)
+
+
+def random_groups(
+    deposit: Deposit, rows: RowSet, sizes: tuple[int, ...], most: int = 10**9, *, seed: int | None = None
+) -> Iterator[list[NDArray[np.int64]]]:
+    """Groups of rows by number: so many of each size as there is time for, the same in every process."""
     drawn = torch.tensor(secrets.randbits(53) if seed is None else seed, dtype=torch.float64)
     generator = np.random.default_rng(int(rows.agreed(drawn)))
     weights = deposit.model.matrix().numel()
-    groups = min(most, next(count for limit, count in GROUPS if weights <= limit))
+    count = min(most, next(count for limit, count in GROUPS if weights <= limit))
     if deposit.setting.quadratic and weights > GROUPS[0][0]:
-        groups = 1  # a square leaves nothing to rehearse but rounding
-    rehearsals = []
+        count = 1  # a square leaves nothing to rehearse but rounding
     for size in sizes:
-        if 2 * size > len(rows):
-            break
-        trials: list[Trial] = []
-        for done in range(groups):
-            progress(f"Rehearsals with {size:,} rows", done, groups)
-            trials.append(try_removal(deposit, choose(rows, generator.choice(len(rows), size, replace=False))))
-        rehearsals.append(Rehearsal(size, tuple(trials)))
-    return tuple(rehearsals)
+        if 2 * size <= len(rows):
+            yield [generator.choice(len(rows), size, replace=False) for _ in range(count)]
 
 
 def try_removal(deposit: Deposit, rows: RowSet) -> Trial:

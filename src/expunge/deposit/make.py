@@ -15,7 +15,7 @@ from torch import Tensor
 from expunge.bounds.calibration import mu_for, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
-from expunge.deposit.forecast import Rehearsal, rehearse, rehearse_sizes
+from expunge.deposit.forecast import Rehearsal, Trial, choose, random_groups, rehearse, try_removal
 from expunge.deposit.matrices import Gram, Norm, gram_of, not_definite, rested, shape_of
 from expunge.deposit.region import Penalty, Setting
 from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
@@ -181,8 +181,8 @@ def make_from_rows(
         return Deposit(stored, numbers, sums, gauges, NO_HASHES)
 
     scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
-    deposit = with_most_noise(with_noise, scales, lambda candidate: _is_quiet(candidate, rows, seed))
-    rehearsals = rehearse(deposit, rows, progress=progress, seed=seed)
+    deposit, people = with_most_noise(with_noise, scales, lambda candidate: try_people(candidate, rows, seed))
+    rehearsals = rehearse(deposit, rows, people=people, progress=progress, seed=seed)
     hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
     return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), rehearsals, best.cpu(), given_rows)
 
@@ -322,25 +322,37 @@ def anchor_scales(n_weights: int, n_rows: int, *, quadratic: bool) -> tuple[floa
 
 
 def with_most_noise(
-    with_noise: Callable[[float], Deposit], scales: tuple[float, ...], is_quiet: Callable[[Deposit], bool]
-) -> Deposit:
-    """The deposit with the first of these scales that is quiet, by bisection; with the last where none is."""
+    with_noise: Callable[[float], Deposit],
+    scales: tuple[float, ...],
+    tried: Callable[[Deposit], tuple[Trial, ...] | None],
+) -> tuple[Deposit, tuple[Trial, ...] | None]:
+    """The deposit with the first of these scales that nearly all people can leave, by bisection, and what was `tried`
+    with it; the one with the last scale where there is none."""
     best, first, last = None, 0, len(scales) - 1
     while first < last:
         middle = (first + last) // 2
         candidate = with_noise(scales[middle])
-        if is_quiet(candidate):
-            best, last = candidate, middle
-        else:
+        people = tried(candidate)
+        if people is None:
             first = middle + 1
-    return best if best is not None and best.numbers.anchor_noise == scales[last] else with_noise(scales[last])
+        else:
+            best, last = (candidate, people), middle
+    return best or (with_noise(scales[last]), None)
 
 
-def _is_quiet(deposit: Deposit, rows: RowSet, seed: int | None) -> bool:
-    """Whether nearly all single rows can leave at epsilon 1 with noise that hardly moves outputs."""
-    trials = [trial for each in rehearse_sizes(deposit, rows, (1,), seed=seed) for trial in each.trials]
+def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial, ...] | None:
+    """What random single rows need to leave; None as soon as too many of them need more, at epsilon 1, than noise that
+    hardly moves outputs."""
     most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
-    return sum(each.radius < most for each in trials) > NEARLY_ALL * len(trials)
+    people = next(random_groups(deposit, rows, (1,), seed=seed), [])
+    trials: list[Trial] = []
+    loud = 0
+    for person in people:
+        trials.append(try_removal(deposit, choose(rows, person)))
+        loud += trials[-1].radius >= most
+        if len(people) - loud <= NEARLY_ALL * len(people):
+            return None
+    return tuple(trials) or None
 
 
 def anchor_noise(

@@ -41,7 +41,7 @@ KAPPA_SLACK = 1.0 + 1e-6  # for rows whose entries are rounded otherwise when th
 CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; less for a sigmoid
 COARSE = 2.0**-44  # of what is left of a feature: sums from which rows left keep no digits below it
 MOST_NUMBERS = 2**23  # third derivatives that are summed over every row
-AT_ONCE = 2**23  # products of three features that are in memory at one time
+AT_ONCE = 2**20  # products of two features that are made at one time: they stay in cache
 # For a loss: by how much c enters at most (in the root of the sum of squares over its classes), and c's own derivative
 SIGMOID_SIZES = (1.0 / (6.0 * math.sqrt(3.0)), 0.125)
 SOFTMAX_SIZES = (2.0 * math.sqrt(2.0), 7.0)
@@ -388,13 +388,16 @@ def sizes_of(head: LinearHead) -> tuple[float, float]:
 def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
     """The mean over these rows: a line for every three classes or weight vector, a column for every three features."""
     vectors, width = weights.shape
-    total = torch.zeros((n_lines(head, vectors), folded_size(width)), dtype=torch.float64, device=weights.device)
+    alike = isinstance(head, Softmax) and vectors == 2  # the four numbers of a row are one, and its opposite
+    n_summed = 1 if alike else n_lines(head, vectors)
+    total = torch.zeros((n_summed, folded_size(width)), dtype=torch.float64, device=weights.device)
     one, other = torch.tril_indices(width, width, device=weights.device)
     some = max(1, AT_ONCE // len(one))
     for block in rows.blocks():
         features = block.features.double()
         outputs = features @ weights.T
         shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
+        shares = shares[:, :n_summed]
         for start in range(0, len(features), some):
             part, own = features[start : start + some], shares[start : start + some]
             pairs, begin = part[:, one] * part[:, other], 0
@@ -402,7 +405,8 @@ def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
                 size = (index + 1) * (index + 2) // 2
                 total[:, begin : begin + size].addmm_((own * part[:, index, None]).T, pairs[:, :size])
                 begin += size
-    return rows.total(total).div_(len(rows))
+    mean = rows.total(total).div_(len(rows))
+    return torch.cat([mean, -mean, mean, -mean]) if alike else mean
 
 
 def _second_slopes(outputs: Tensor) -> Tensor:

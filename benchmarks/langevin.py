@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from expunge.estimate import BallSupport, LinearEnergy, langevin
+from expunge.estimate import LinearEnergy, langevin
 
 
 def synchronise(device: str) -> None:
@@ -27,7 +27,7 @@ def synchronise(device: str) -> None:
 
 def at_once(energy: LinearEnergy, start: torch.Tensor, steps: int, step: float, device: str) -> float:
     began = time.perf_counter()
-    langevin(energy, start, n_steps=steps, step=step, support=BallSupport(1.0))
+    langevin(energy, start, n_steps=steps, step=step, radius=1.0)
     synchronise(device)
     return time.perf_counter() - began
 

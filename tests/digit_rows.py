@@ -9,8 +9,11 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from expunge.deposit.make import NewDeposit, make_deposit
+from expunge.distance import Estimation
 from expunge.evaluate.demo import L2, digits
 from expunge.train import train
+
+QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
 
 
 def digit_case(*, bias: bool = False) -> dict[str, Any]:

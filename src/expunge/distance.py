@@ -437,7 +437,7 @@ def parse_distance(text: str, *, between: str = "populations", sampling: str = "
 ROUTES = {"means": "means", "kl": "tv"}  # what is estimated, and the kind of distance it gives
 MOST = 10_000_000
 SMALLEST, LARGEST = 1e-30, 1e30
-SUPPORTS = ("ball", "projected-ball", "box", "gaussian")
+SUPPORTS = ("ball", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -446,16 +446,15 @@ class Estimation:
 
     `route` says what enters the bound: `means`, the difference of means that the residual bound needs, or `kl`, the
     paper's KL of the surrogate relative to the source, turned into total variation. `support` makes the model's density
-    over features integrable: a ball of radius max_norm (by reflection or projection), a box of half-width `box`
-    (max_norm where not given), or a Gaussian reference with `mean` and `covariance`, by default the surrogate's own.
-    `step_size` None is 0.02, the paper's, in units of the support's own variance per feature.
+    over features integrable: a ball of radius max_norm, or a Gaussian reference with `mean` and `covariance`, by
+    default the surrogate's own. `step_size` None is 0.02, the paper's, in units of the support's variance per feature.
     """
 
     route: str = "means"
     support: str = option(
-        "What makes the model's density over features integrable: ball (radius max_norm, by reflection), "
-        "projected-ball, box, or gaussian (a reference density with --moments, or with the surrogate's own mean and "
-        "covariance, which pulls the estimate toward the surrogate: good for a look, refused by unlearn).",
+        "What makes the model's density over features integrable: ball (radius max_norm), or gaussian (a reference "
+        "density with --moments, or with the surrogate's own mean and covariance, which pulls the estimate toward the "
+        "surrogate: good for a look, refused by unlearn).",
         "ball",
         section="The estimate",
     )
@@ -463,7 +462,6 @@ class Estimation:
     steps: int = option("Steps of each chain.", 4000)
     step_size: float | None = option("Step (default: 0.02 in units of the support's variance per feature).", None)
     metropolis: bool = option("Correct every step, for exactness.", False)
-    box: float | None = option("Half-width of the box (default: max_norm).", None)
     mean: NDArray[np.float64] | None = None
     covariance: NDArray[np.float64] | None = None
     epochs: int = option("Epochs of the variational network.", 500)
@@ -491,17 +489,10 @@ class Estimation:
             ("steps", self.steps, 8, MOST, "The paper uses 4,000."),
             ("epochs", self.epochs, 1, math.inf, "The paper uses 500."),
             ("chain seed", self.seed, 0, 2**62 - 1, "Use a small number."),
-            ("box", self.box, SMALLEST, LARGEST, "Leave it out."),
             ("step size", self.step_size, SMALLEST, LARGEST, "Leave it out."),
         ):
             if number is not None and not least <= number <= most:
                 raise OptionError(f"{name} {number}", f"from {least:g} to {most:g} is possible", usual)
-        if self.box is not None and self.support != "box":
-            raise OptionError(
-                f"box {self.box} with support {self.support}",
-                "it goes with support box",
-                "Use --support box (support='box').",
-            )
         if (self.mean is None) != (self.covariance is None):
             raise OptionError(
                 "one of mean and covariance is missing", "a Gaussian reference needs both", "Give both, or neither."

@@ -82,8 +82,6 @@ def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
         ("--chains 9000000", "memory"),
         ("--step-size 1e308", "step size"),
         ("--step-size 2", "jump about"),
-        ("--support box --box 1e300", "box"),
-        ("--box nan", "box"),
         ("--class-counts 1,x", "whole numbers"),
         ("--minutes 0", "--minutes 0"),
     ],

@@ -222,8 +222,6 @@ def test_routes() -> None:
     [
         ({"support": "cube"}, "support 'cube'"),
         ({"chains": 99}, "chains 99"),
-        ({"box": 1.0}, "box 1.0"),
-        ({"support": "box", "box": -1.0}, "box -1.0"),
         ({"mean": np.zeros(2)}, "one of mean and covariance"),
         ({"mean": np.zeros(2), "covariance": np.eye(2)}, "moments with support ball"),
     ],
@@ -243,7 +241,7 @@ def test_what_is_done_where_nothing_is_said_is_what_the_paper_does() -> None:
     usual = Estimation()
     assert (usual.route, usual.support, usual.sampling) == ("means", "ball", "strict")
     assert (usual.chains, usual.steps, usual.epochs, usual.seed) == (1000, 4000, 500, 0)
-    assert usual.step_size is usual.box is usual.mean is usual.covariance is None
+    assert usual.step_size is usual.mean is usual.covariance is None
     assert (usual.metropolis, usual.matched) == (False, False)
     assert (usual.is_source, usual.samples_rows, str(usual)) == (False, True, "estimate:means")
 
@@ -256,22 +254,20 @@ def test_what_is_done_where_nothing_is_said_is_what_the_paper_does() -> None:
         ("epochs", 1, 10**12, 0, None),
         ("seed", 0, 2**62 - 1, -1, 2**62),
         ("step_size", 1e-30, 1e30, np.nextafter(1e-30, 0.0), np.nextafter(1e30, np.inf)),
-        ("box", 1e-30, 1e30, np.nextafter(1e-30, 0.0), np.nextafter(1e30, np.inf)),
     ],
 )
 def test_options_at_their_limits_and_just_beyond(
     name: str, lowest: float, highest: float, below: float, beyond: float | None
 ) -> None:
-    support = "box" if name == "box" else "ball"
     for value in (lowest, highest):
-        assert getattr(Estimation(support=support, **{name: value}), name) == value
+        assert getattr(Estimation(**{name: value}), name) == value
     for value in (below, beyond):
         if value is not None:
             with pytest.raises(OptionError, match=name.replace("_", " ")):
-                Estimation(support=support, **{name: value})
+                Estimation(**{name: value})
 
 
-def test_moments_go_with_a_gaussian_reference_and_a_box_with_a_box() -> None:
+def test_moments_go_with_a_gaussian_reference() -> None:
     given = Estimation(support="gaussian", mean=np.zeros(2), covariance=np.eye(2))
     assert given.mean is not None
     for wrong in ({"covariance": np.eye(2)}, {"support": "gaussian", "mean": np.zeros(2)}):

@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
-from digit_rows import digit_case
-from expunge import LinearModel
-from expunge.distance import Estimation
-from expunge.estimate.comparison import compare
+from digit_rows import QUICK, digit_case
+from expunge.estimate.comparison import Comparison, compare
 from expunge.estimate.source import SourceEstimate
-
-QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +17,11 @@ def digits() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def estimate(digits: dict[str, Any]) -> SourceEstimate:
-    model: LinearModel = digits["model"]
-    assert model.record is not None
-    return compare(model, digits["surrogate"], record=model.record, wanted=QUICK).estimate
+def comparison(digits: dict[str, Any]) -> Comparison:
+    sets = {"forget": digits["forget"], "reference": digits["source"]}
+    return compare(digits["model"], digits["surrogate"], record=digits["model"].record, wanted=QUICK, **sets)
+
+
+@pytest.fixture(scope="session")
+def estimate(comparison: Comparison) -> SourceEstimate:
+    return comparison.estimate

@@ -11,18 +11,11 @@ import pytest
 import torch
 
 from asking import asked
-from expunge.distance import Estimation, tv_upper_from_kl
+from digit_rows import QUICK
+from expunge.distance import tv_upper_from_kl
 from expunge.errors import DataError, ModelError
-from expunge.estimate import comparison
-from expunge.estimate.comparison import (
-    FEWEST_ROWS,
-    NOTHING_AGAINST,
-    Comparison,
-    Doubts,
-    compare,
-    of_chains,
-    of_entropy,
-)
+from expunge.estimate import comparison as module
+from expunge.estimate.comparison import FEWEST_ROWS, Comparison, compare, doubt_chains, doubt_entropy
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
 from expunge.mechanism import measure
@@ -32,58 +25,32 @@ from expunge.solve.newton import newton_step
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
-
-
-@pytest.fixture(scope="module")
-def found(digits: dict[str, Any]) -> Comparison:
-    model = digits["model"]
-    return compare(
-        model,
-        digits["surrogate"],
-        record=model.record,
-        wanted=QUICK,
-        forget=digits["forget"],
-        reference=digits["source"],
-    )
-
-
-def test_lines_are_the_numbers_they_are_called_by(found: Comparison) -> None:
-    lines = {(line.name, line.source): line for line in found.lines}
-    assert len(lines) == len(found.lines) == 11
-    for kl, source in ((found.kl, "samples"), (found.reference_kl, "reference")):
+def test_lines_are_the_numbers_they_are_called_by(comparison: Comparison) -> None:
+    lines = {(line.name, line.source): line for line in comparison.lines}
+    assert len(lines) == len(comparison.lines) == 11
+    for kl, source in ((comparison.kl, "samples"), (comparison.reference_kl, "reference")):
         assert kl is not None
         assert lines["KL of features (Donsker-Varadhan)", source].value == kl.marginal.value
         assert lines["KL in all", source].value == kl.value
         assert lines["total variation", source].value == tv_upper_from_kl(kl.upper)
-    assert found.means is not None
-    direct = lines["difference of means, direct", "samples"]
-    assert (direct.value, direct.upper) == (found.means.value, found.means.upper)
-    assert {line.direction for line in found.lines} == {"lower", "neither"}, "nothing here is an upper bound"
-
-
-def test_the_direct_route_is_the_tighter_one(found: Comparison) -> None:
-    """`2 TV sup||phi||` bounds what the direct route measures, so it is never below it."""
-    lines = {(line.name, line.source): line for line in found.lines}
-    for source in ("samples", "reference"):
+        # `2 TV sup||phi||` bounds what the direct route measures
         direct, by_tv = (lines[f"difference of means, {route}", source] for route in ("direct", "from TV"))
         assert direct.value <= by_tv.value
+    assert comparison.means is not None
+    direct = lines["difference of means, direct", "samples"]
+    assert (direct.value, direct.upper) == (comparison.means.value, comparison.means.upper)
+    assert {line.direction for line in comparison.lines} == {"lower", "neither"}, "nothing here is an upper bound"
 
 
-def test_infinite_is_null_in_json(found: Comparison) -> None:
-    lines = (
-        replace(found.lines[0], value=math.inf, upper=math.nan),
-        found.lines[1],
-        replace(found.lines[2], tells=True),
-    )
-    content = json.loads(json.dumps(replace(found, lines=lines).to_dict(), allow_nan=False))
-    assert content["estimates"][0]["value"] is None
+def test_what_is_infinite_or_tells_nothing_is_null_in_json(comparison: Comparison) -> None:
+    first, second, third, *_ = comparison.lines
+    lines = (replace(first, value=math.inf, upper=math.nan), second, replace(third, tells=True))
+    content = json.loads(json.dumps(replace(comparison, lines=lines).to_dict(), allow_nan=False))
+    assert [line["value"] for line in content["estimates"]] == [None, None, third.value]
     assert content["estimates"][0]["upper"] is None
-    assert content["estimates"][2]["value"] == found.lines[2].value
-    assert found.lines[1].value > 0.0, "there is a number"
-    assert content["estimates"][1]["value"] is None, "but it tells nothing"
+    assert second.value > 0.0, "there is a number, but it tells nothing"
     assert content["tells"] is False
-    assert content["surrogate_rows"] == len(found.surrogate)
+    assert content["surrogate_rows"] == len(comparison.surrogate)
 
 
 @pytest.mark.parametrize("matched", [False, True])
@@ -101,18 +68,13 @@ def test_it_is_about_the_update_and_the_weights_that_unlearning_has(digits: dict
 
 
 def test_what_cannot_be_compared_is_refused(digits: dict[str, Any]) -> None:
-    model = digits["model"]
-    X, y = digits["surrogate"]
-    with pytest.raises(DataError, match="no labels"):
-        compare(model, (X, None), record=model.record, wanted=QUICK)
+    model, (X, y) = digits["model"], digits["surrogate"]
+    for rows, match in (((X, None), "no labels"), ((X[:5], y[:5]), "5 rows")):
+        with pytest.raises(DataError, match=match):
+            compare(model, rows, record=model.record, wanted=QUICK)
+    small = replace(model.record, n_source=2, class_counts=None)
     with pytest.raises(ModelError, match="at least one row must be retained"):
-        compare(
-            model,
-            (X, y),
-            record=replace(model.record, n_source=2, class_counts=None),
-            wanted=QUICK,
-            forget=digits["forget"],
-        )
+        compare(model, (X, y), record=small, wanted=QUICK, forget=digits["forget"])
 
 
 def test_with_little_time_nothing_but_hashing_goes_over_a_large_surrogate(
@@ -127,16 +89,12 @@ def test_with_little_time_nothing_but_hashing_goes_over_a_large_surrogate(
         seen.append(problem.n_rows)
         return newton_step(problem, **how)
 
-    monkeypatch.setattr(comparison, "newton_step", watched)
+    monkeypatch.setattr(module, "newton_step", watched)
     short = replace(QUICK, steps=40, chains=100)
     found = compare(model, large, record=model.record, wanted=short, forget=digits["forget"], budget=Budget(0.001))
-    assert seen == [FEWEST_ROWS]
     assert found.means is not None
-    assert (found.means.n_surrogate, found.kl.marginal.n_nu, found.kl.conditional.folds) == (
-        FEWEST_ROWS,
-        FEWEST_ROWS,
-        1,
-    )
+    assert [*seen, found.means.n_surrogate, found.kl.marginal.n_nu] == 3 * [FEWEST_ROWS]
+    assert found.kl.conditional.folds == 1
     rows = copies * len(y)
     assert f"every estimate is of {FEWEST_ROWS:,} of {rows:,} surrogate rows; more --minutes take more" in found.notes
     assert "the KL of labels is that of 200 rows: there was no time for more models" in found.notes
@@ -144,19 +102,12 @@ def test_with_little_time_nothing_but_hashing_goes_over_a_large_surrogate(
 
 
 MIXED = Diagnostics(r_hat=1.01, effective_samples=900.0, drift=0.1, growth=1.0, acceptance=1.0)
-
-
 FOUND = DonskerVaradhanLower(0.4, 0.4, 0.05, 5.3, 100, 60, 20_000, 1_000)
-
-
 AGREEING = (0.38, 0.42, 0.41, 0.37, 0.42)
 
 
 def test_what_is_in_order_tells() -> None:
-    assert of_chains(MIXED) == []
-    assert of_entropy(FOUND, AGREEING) == []
-    assert NOTHING_AGAINST.tells
-    assert not Doubts(("a reason",)).tells
+    assert doubt_chains(MIXED) == doubt_entropy(FOUND, AGREEING) == []
 
 
 @pytest.mark.parametrize(
@@ -168,7 +119,7 @@ def test_what_is_in_order_tells() -> None:
     ],
 )
 def test_chains_that_do_not_stand_for_their_density(changed: dict[str, float], match: str) -> None:
-    (reason,) = of_chains(replace(MIXED, **changed))
+    (reason,) = doubt_chains(replace(MIXED, **changed))
     assert match in reason
 
 
@@ -182,5 +133,5 @@ def test_chains_that_do_not_stand_for_their_density(changed: dict[str, float], m
     ],
 )
 def test_an_entropy_that_is_none(changed: dict[str, float], folds: tuple[float, ...], match: str) -> None:
-    (reason,) = of_entropy(replace(FOUND, **changed), folds)
+    (reason,) = doubt_entropy(replace(FOUND, **changed), folds)
     assert match in reason

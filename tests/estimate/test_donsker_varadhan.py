@@ -69,7 +69,6 @@ def test_equal_distributions_are_at_no_distance_however_few_the_rows(n: int, d: 
     estimate = donsker_varadhan(normal(n, d, 1), normal(n, d, 2), **QUICK)
     assert estimate.raw < 3 * estimate.standard_error + 0.01
     assert estimate.value == max(0.0, estimate.raw)
-    assert estimate.value == max(0.0, estimate.raw)
 
 
 @pytest.mark.parametrize("n", [60, pytest.param(1500, marks=pytest.mark.slow)])
@@ -118,13 +117,11 @@ def test_saturated() -> None:
     assert [result(*pair).saturated for pair in ((3.9, 0.0), (4.0, 0.0), (3.0, 0.5), (-1.0, 0.1))] == [False, True, True, False]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"epochs": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"learning_rate": math.inf}, {"width": 0}, {"batch": 0}, {"patience": 0}],
-)  # fmt: skip
-def test_bad_settings_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(OptionError):
-        donsker_varadhan(normal(100, 2, 1), normal(100, 2, 2), **bad)
+def test_bad_settings_are_refused() -> None:
+    rates = [{"learning_rate": rate} for rate in (0.0, math.nan, math.inf)]
+    for bad in (*rates, {"epochs": 0}, {"width": 0}, {"batch": 0}, {"patience": 0}):
+        with pytest.raises(OptionError):
+            donsker_varadhan(normal(100, 2, 1), normal(100, 2, 2), **bad)
 
 
 @pytest.mark.slow

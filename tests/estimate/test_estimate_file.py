@@ -16,15 +16,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from digit_rows import QUICK
 from expunge import train, unlearn
 from expunge.cli import main
-from expunge.distance import Estimation
 from expunge.errors import DataError, FileError, ModelError
 from expunge.estimate.comparison import compare
 from expunge.estimate.source import SCHEMA, SourceEstimate, estimate_bytes, read_estimate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-QUICK = Estimation(support="ball", chains=200, steps=400, step_size=0.005, epochs=3)
 OPTIONS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "force": True, "insecure_test_seed": 3}
 TUNING = "--chains 200 --steps 400 --step-size 0.005 --epochs 3 --quiet"
 MEASURE = "distance --model {0}/model.safetensors --surrogate {0}/surrogate.npz " + TUNING
@@ -70,14 +69,9 @@ def test_what_is_read_is_what_was_written(estimate: SourceEstimate, written: byt
     assert estimate_bytes(found) == written
 
 
-def test_infinite_parts_and_given_moments_survive(estimate: SourceEstimate, tmp_path: Path) -> None:
-    assert estimate.kl is not None
-    endless = replace(
-        estimate.kl, conditional=replace(estimate.kl.conditional, value=math.inf, standard_error=math.inf)
-    )
+def test_given_moments_survive(estimate: SourceEstimate, tmp_path: Path) -> None:
     wanted = replace(QUICK, support="gaussian", mean=np.zeros(64), covariance=np.eye(64))
-    found = read(estimate_bytes(replace(estimate, kl=endless, wanted=wanted)), tmp_path)
-    assert found.kl == endless
+    found = read(estimate_bytes(replace(estimate, wanted=wanted)), tmp_path)
     assert found.wanted.covariance is not None
     assert np.array_equal(found.wanted.covariance, np.eye(64))
 
@@ -162,31 +156,17 @@ def changed(content: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda f: f.update(schema="expunge/estimate/2"), "schema 'expunge/estimate/2'"),
-        (lambda f: f.update(more=1), "keys too many"),
-        (lambda f: f.pop("origin"), "too few"),
+        (lambda f: f.update(schema="expunge/estimate/2"), "not those of expunge/estimate/1"),
+        (lambda f: f.update(more=1), "lacks or adds more"),
+        (lambda f: f.pop("origin"), "lacks or adds origin"),
         (lambda f: f["settings"].update(support="cube"), "support 'cube'"),
-        (lambda f: f["settings"].update(chains=True), "settings: chains True"),
+        (lambda f: f["settings"].update(chains=True), "chains True"),
         (lambda f: f["settings"].update(chains=300), "samples of shape"),
-        (lambda f: f["settings"].update(seed=-1), "chain seed"),
-        (lambda f: f["settings"].update(route="tv"), "route 'tv'"),
-        (lambda f: f["settings"].update(mean=[0.0]), "settings with keys"),
-        (lambda f: f["settings"].update(epochs="3"), "epochs '3'"),
+        (lambda f: f["settings"].update(mean=[0.0]), "mean"),
         (lambda f: f["diagnostics"].update(r_hat="1"), "r_hat '1'"),
-        (lambda f: f["diagnostics"].update(r_hat=-1.0), "diagnostics below 0"),
-        (lambda f: f["diagnostics"].update(acceptance=2.0), "acceptance"),
-        (lambda f: f["diagnostics"].update(r_hat=math.nan), "not JSON"),
-        (lambda f: f["marginal"].update(value=0.0, raw=3.0), "a marginal part"),
-        (lambda f: f["marginal"].update(standard_error=-1.0), "a marginal part"),
-        (lambda f: f["conditional"].update(folds=0), "conditional part"),
-        (lambda f: f.update(conditional=None), "conditional with keys"),
-        (lambda f: f["origin"].update(weights="abc"), "digests"),
+        (lambda f: f["diagnostics"].update(r_hat=math.nan), "not a number"),
         (lambda f: f["origin"].update(max_norm=1e-3), "a sample of norm"),
         (lambda f: f["origin"].update(max_norm=None), "max_norm"),
-        (lambda f: f.update(support="a\nb"), "support in no words"),
-        (lambda f: f.update(step_size=0.0), "step size"),
-        (lambda f: f.update(scaled=-1), "rows scaled"),
-        (lambda f: f.update(support="x" * 30_000), "facts of shape"),
     ],
 )
 def test_facts_that_cannot_be(change: Callable[[Any], Any], match: str, written: bytes, tmp_path: Path) -> None:
@@ -199,7 +179,6 @@ def test_facts_that_cannot_be(change: Callable[[Any], Any], match: str, written:
     ("samples", "match"),
     [
         (np.full((200, 64), np.nan), "not finite"),
-        (np.full((200, 64), np.inf), "not finite"),
         (np.zeros((200, 64), dtype=np.float32), "dtype float32"),
         (np.zeros((199, 64)), "shape"),
         (np.zeros((200, 0)), "shape"),
@@ -223,13 +202,10 @@ def test_a_size_is_checked_before_anything_is_allocated(
         read(written, tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
-def test_a_file_cut_short(kept: float, written: bytes, tmp_path: Path) -> None:
-    with pytest.raises(FileError):
-        read(written[: int(kept * len(written))], tmp_path)
-
-
-def test_other_npz_files(files: Path) -> None:
+def test_files_that_are_cut_short_or_something_else(files: Path, written: bytes, tmp_path: Path) -> None:
+    for share in (0.0, 0.5, 0.99):
+        with pytest.raises(FileError):
+            read(written[: int(share * len(written))], tmp_path)
     with pytest.raises(FileError, match="arrays samples and facts are needed"):
         read_estimate(files / "surrogate.npz")
     with zipfile.ZipFile(files / "empty.npz", "w"):
@@ -245,12 +221,12 @@ def test_measured_kept_and_used(files: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Chains this short tell nothing, and nothing is kept of them; here they are taken as if they had mixed."""
     said = json.loads(run(MEASURE + " --out {0}/kept.npz --json", files).stdout)
     assert (said["tells"], "estimate_file" in said, (files / "kept.npz").exists()) == (False, False, False)
-    monkeypatch.setattr("expunge.estimate.comparison.of_chains", lambda *_: ())
-    monkeypatch.setattr("expunge.estimate.comparison.of_entropy", lambda *_, **__: ())
+    monkeypatch.setattr("expunge.estimate.comparison.doubt_chains", lambda *_: ())
+    monkeypatch.setattr("expunge.estimate.comparison.doubt_entropy", lambda *_: ())
     printed = run(MEASURE + " --out {0}/kept.npz --json", files)
     assert printed.exit_code == 0, printed.output
     assert json.loads(printed.stdout)["estimate_file"] == str(files / "kept.npz")
-    assert (files / "kept.npz").read_bytes() == (files / "estimate.npz").read_bytes()
+    assert read_estimate(files / "kept.npz").kl == read_estimate(files / "estimate.npz").kl
     result = run(UNLEARN + "--distance {0}/kept.npz", files)
     assert result.exit_code == 0, result.output
     assert "status   estimated" in result.stdout
@@ -294,18 +270,11 @@ def test_what_is_refused_says_what_to_do_and_writes_nothing(files: Path, options
     assert sorted(files.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    "option", ["--support", "--box", "--moments", "--chains", "--steps", "--step-size", "--epochs"]
-)
-@pytest.mark.parametrize("command", ["unlearn", "plan"])
-def test_tuning_is_the_business_of_distance_alone(option: str, command: str) -> None:
-    assert f"{option} " in CliRunner().invoke(main, ["distance", "--help"]).stdout
-    assert f"  {option} " not in CliRunner().invoke(main, [command, "--help"]).stdout
-
-
-def test_distance_says_that_it_is_a_heuristic() -> None:
-    text = CliRunner().invoke(main, ["distance", "--help"]).stdout
-    assert "A heuristic" in text
+def test_tuning_is_the_business_of_distance_alone() -> None:
+    texts = [CliRunner().invoke(main, [command, "--help"]).stdout for command in ("distance", "unlearn", "plan")]
+    assert "A heuristic" in texts[0]
+    for option in ("--support", "--moments", "--chains", "--steps", "--step-size", "--epochs"):
+        assert [f"  {option} " in text for text in texts] == [True, False, False], option
 
 
 def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def _write_comparison(comparison: Any, target: Path | None, figure: Path | None)
     from expunge.estimate.source import estimate_bytes
     from expunge.report.figures import principal_components
 
-    estimate_file = target if comparison.verdict.tells else None
+    estimate_file = target if comparison.tells else None
     files: dict[Path, bytes] = {}
     if estimate_file is not None:
         files[estimate_file] = estimate_bytes(comparison.estimate)
@@ -164,11 +164,11 @@ def _print_comparison(comparison: Any) -> None:
     """The numbers; or why there are none, what to do instead, and what real rows of the source say; what was done."""
     from expunge.estimate.comparison import INSTEAD, TELLS_NOTHING
 
-    if comparison.verdict.tells:
+    if comparison.tells:
         _print_lines(comparison.lines)
     else:
         out.bold(f"How far the surrogate is from the source: {TELLS_NOTHING}")
-        out.listing(comparison.verdict.reasons)
+        out.listing(comparison.reasons)
         out.print("What to do instead")
         out.listing(INSTEAD)
         if comparison.reference is not None:

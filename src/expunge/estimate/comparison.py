@@ -53,21 +53,7 @@ INSTEAD = (
 )
 
 
-@dataclass(frozen=True)
-class Doubts:
-    """What keeps the samples from telling, in sentences; nothing does where there are none."""
-
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def tells(self) -> bool:
-        return not self.reasons
-
-
-NOTHING_AGAINST = Doubts()
-
-
-def of_chains(found: Diagnostics) -> list[str]:
+def doubt_chains(found: Diagnostics) -> list[str]:
     """What keeps samples from standing for the density they were drawn from."""
     reasons = []
     if not found.converged:
@@ -82,34 +68,34 @@ def of_chains(found: Diagnostics) -> list[str]:
     return reasons
 
 
-def of_entropy(found: DonskerVaradhanLower, folds: Sequence[float]) -> list[str]:
+def doubt_entropy(found: DonskerVaradhanLower, folds: Sequence[float]) -> list[str]:
     """What keeps an estimate from rows from being a relative entropy; `folds` are the values of its parts."""
     reasons = []
-    if found.left_out:
-        reasons.append(
-            f"{found.left_out} features are constant in one of the two sets only: the KL may be infinite, and total "
-            "variation 1"
-        )
-    elif found.saturated:
-        reasons.append(
-            f"the two sets hardly overlap: the network reached {found.value:.2f} of at most {found.ceiling:.2f} that "
-            "so many rows can show, so that the KL may be infinite, and total variation 1"
-        )
+    if found.saturated:
+        reasons.append(f"the KL may be infinite, and total variation 1: {_why_infinite(found)}")
     if found.raw < FAILED * found.standard_error and found.raw < -LEAST_DISAGREEMENT:
         reasons.append(f"the network found less than nothing ({found.raw:.3g}), which no KL is: a fit that failed")
-    if len(folds) > 1:
-        spread = statistics.stdev(folds) / math.sqrt(len(folds))
-        if spread > max(LEAST_DISAGREEMENT, DISAGREEMENT * found.standard_error):
-            each = ", ".join(f"{value:.2g}" for value in folds)
-            reasons.append(f"parts of the rows disagree on the KL of features: {each}")
+    spread = statistics.stdev(folds) / math.sqrt(len(folds))
+    if spread > max(LEAST_DISAGREEMENT, DISAGREEMENT * found.standard_error):
+        each = ", ".join(f"{value:.2g}" for value in folds)
+        reasons.append(f"parts of the rows disagree on the KL of features: {each}")
     return reasons
+
+
+def _why_infinite(found: DonskerVaradhanLower) -> str:
+    if found.left_out:
+        return f"{found.left_out} features are constant in one of the two sets only"
+    return (
+        f"the two sets hardly overlap, the network reached {found.value:.2f} of at most {found.ceiling:.2f} that so "
+        "many rows can show"
+    )
 
 
 # Every estimate of the distance side by side, with uncertainty and direction, and the truth where it is known.
 
 
 SURROGATE, FORGET, REFERENCE_SET = "the surrogate set", "the forget set", "the reference set"
-SAMPLED, REFERENCE, DIRECT = "samples", "reference", "difference of means, direct"
+SAMPLED, REFERENCE = "samples", "reference"
 ROWS_A_MINUTE = 20_000  # of the surrogate, where time is limited
 CELLS_A_MINUTE = 50_000_000  # rows x weights of the model: large models are estimated on fewer rows
 FEWEST_ROWS = 1000
@@ -134,23 +120,21 @@ class Line:
     remark: str = ""
     tells: bool = True
 
-    @property
-    def sure(self) -> bool:
-        """Whether it is a mean of real rows of the source, which needs no overlap of anything."""
-        return self.source == REFERENCE and self.name == DIRECT
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON: null stands for infinite, and for what tells nothing."""
-        told = asdict(self)
+        content = asdict(self)
         for key in ("value", "standard_error", "upper"):
-            if not self.tells or told[key] is None or not math.isfinite(told[key]):
-                told[key] = None
-        return told
+            if not self.tells or content[key] is None or not math.isfinite(content[key]):
+                content[key] = None
+        return content
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `expunge distance` reports; `reference_*` are from real source rows."""
+    """What `expunge distance` reports; `reference_*` are from real source rows.
+
+    `reasons` keep the samples from telling anything; they do where there are none.
+    """
 
     lines: tuple[Line, ...]
     estimate: SourceEstimate
@@ -159,9 +143,12 @@ class Comparison:
     kl: KullbackLeiblerEstimate
     reference_kl: KullbackLeiblerEstimate | None
     means: MeansDifference | None
-    reference_means: MeansDifference | None
     notes: tuple[str, ...] = ()
-    verdict: Doubts = NOTHING_AGAINST
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def tells(self) -> bool:
+        return not self.reasons
 
     @property
     def sampled(self) -> SampledSource:
@@ -171,13 +158,13 @@ class Comparison:
         """For JSON; null stands for infinite, and for what tells nothing."""
         estimate = self.estimate.evidence()
         return {
-            "tells": self.verdict.tells,
-            "reasons": list(self.verdict.reasons),
+            "tells": self.tells,
+            "reasons": list(self.reasons),
             "estimates": [line.to_dict() for line in self.lines],
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
             "diagnostics": estimate["diagnostics"],
-            "marginal_lower": estimate["marginal_lower"] if self.verdict.tells else None,
+            "marginal_lower": estimate["marginal_lower"] if self.tells else None,
             "conditional": estimate["conditional"],
             "surrogate_rows": len(self.surrogate),
             "effective_surrogate_rows": self.surrogate.effective,
@@ -226,27 +213,25 @@ def compare(
     time = budget.part(SAMPLING_SHARE)
     sampled = sample_source(weights, record, some, wanted, budget=time, progress=progress)
     wanted = replace(wanted, steps=sampled.steps)
-    means, real_means = means_with(sampled.rows), means_with(real)
+    means = means_with(sampled.rows)
     time = budget.part(LABELS_SHARE)
     conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, budget=time, progress=progress)
 
-    def divergence_from(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
+    def entropy(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
         folds: list[float] = []
         time = budget.part(share * NETWORK_SHARE)
         marginal = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
-        return KullbackLeiblerEstimate(conditional, marginal), of_entropy(marginal, folds)
+        return KullbackLeiblerEstimate(conditional, marginal), doubt_entropy(marginal, folds)
 
-    kl, reasons = divergence_from(sampled.features, 1.0 if real is None else 0.5)
-    verdict = Doubts((*of_chains(sampled.diagnostics), *reasons))
+    kl, doubts = entropy(sampled.features, 1.0 if real is None else 0.5)
+    reasons = (*doubt_chains(sampled.diagnostics), *doubts)
     supremum = 0.0 if update is None else objective.change_sup(update)
-    lines, real_kl, real_tells = _lines(kl, means, supremum, SAMPLED), None, True
+    lines, real_kl = _lines(kl, means, supremum, SAMPLED, tells=not reasons), None
     if real is not None:
-        real_kl, reasons = divergence_from(real.features[:, : model.n_features], 1.0)
-        own, real_tells = _lines(real_kl, real_means, supremum, REFERENCE), not reasons
-        # divergences first, differences of means after
+        real_kl, doubts = entropy(real.features[:, : model.n_features], 1.0)
+        own = _lines(real_kl, means_with(real), supremum, REFERENCE, tells=not doubts)
+        # divergences first, differences of means after; the KL of labels is of the model, and the same in both
         lines = lines[:4] + own[1:4] + lines[4:] + own[4:]
-    told = {SAMPLED: verdict.tells, REFERENCE: real_tells}
-    lines = [replace(line, tells=told.get(line.source, True) or line.sure) for line in lines]
     notes = column_notes(record, given)
     for name, rows in sets.items():  # rows that are longer than the norm bound
         notes += refuse_squashed(rows.scaling, name, record.max_norm, True)
@@ -257,7 +242,7 @@ def compare(
     if conditional.n_rows < len(some):
         notes += (f"the KL of labels is that of {conditional.n_rows:,} rows: there was no time for more models",)
     estimate = SourceEstimate(wanted, sampled, kl, origin)
-    return Comparison(tuple(lines), estimate, sets[SURROGATE], real, kl, real_kl, means, real_means, notes, verdict)
+    return Comparison(tuple(lines), estimate, sets[SURROGATE], real, kl, real_kl, means, notes, reasons)
 
 
 def prepare_sets(
@@ -295,31 +280,32 @@ def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     return select_rows(rows, order[:most].sort().values)
 
 
-def _lines(kl: KullbackLeiblerEstimate, means: MeansDifference | None, supremum: float, source: str) -> list[Line]:
+def _lines(
+    kl: KullbackLeiblerEstimate, means: MeansDifference | None, supremum: float, source: str, tells: bool
+) -> list[Line]:
     """What the KL and the difference of means say, from samples or from real rows of the source."""
     labels, marginal = kl.conditional, kl.marginal
-    infinite = ""
-    if marginal.left_out:
-        infinite = f"may be INFINITE: {marginal.left_out} features that are constant in one set only were left out"
-    elif marginal.saturated:
-        infinite = f"may be INFINITE: {marginal.ceiling:.2f} is the most that so few rows can tell"
 
     def remark(raw: float) -> str:
-        return infinite or (f"raw {raw:.3g} became 0: a fit that failed, or no difference" if raw < 0.0 else "")
+        if marginal.saturated:
+            return f"may be INFINITE: {_why_infinite(marginal)}"
+        return f"raw {raw:.3g} became 0: a fit that failed, or no difference" if raw < 0.0 else ""
 
     own, lower = marginal.standard_error, remark(marginal.raw)
     from_kl = "from the upper value of the KL (Pinsker; Bretagnolle, Huber)"
     lines = [
         Line("KL of labels given features", "model", labels.value, "neither", labels.standard_error),
-        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", own, remark=lower),
-        Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw)),
-        Line("total variation", source, kl.tv_upper, "neither", remark=from_kl),
+        Line("KL of features (Donsker-Varadhan)", source, marginal.value, "lower", own, None, lower, tells),
+        Line("KL in all", source, kl.value, "neither", kl.standard_error, kl.upper, remark(kl.raw), tells),
+        Line("total variation", source, kl.tv_upper, "neither", remark=from_kl, tells=tells),
     ]
     if means is not None:
         from_tv = shift_total_variation(kl.tv_upper, supremum)
         bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
+        # a mean of real rows of the source needs no overlap of anything
+        told = tells or source == REFERENCE
         lines += [
-            Line("difference of means, from TV", source, from_tv, "neither", remark="2 TV sup||phi_u||"),
-            Line(DIRECT, source, means.value, "neither", upper=means.upper, remark=bootstrap),
+            Line("difference of means, from TV", source, from_tv, "neither", None, None, "2 TV sup||phi_u||", tells),
+            Line("difference of means, direct", source, means.value, "neither", None, means.upper, bootstrap, told),
         ]
     return lines

@@ -3,10 +3,10 @@
 Their density is `exp(-E(x))` with `E(x) = -logsumexp(W x + b)`.
 
 All chains move at once: a step is two thin matrix products and one draw of noise. For a linear model `exp(-E)` has no
-finite integral over R^d, and unbounded chains run away, so a run needs a support (`Box`, `Ball`) or a Gaussian
-reference density (`Whitened`). Without Metropolis' correction the stationary distribution is off by an error that grows
-with the step; with it, it is exact. Diagnostics are part of the result; chains that are not finite or run away are an
-error.
+finite integral over R^d, and unbounded chains run away, so a run needs a ball to stay in or a Gaussian reference
+density (`LinearEnergy.whitened`). Without Metropolis' correction the stationary distribution is off by an error that
+grows with the step; with it, it is exact. Diagnostics are part of the result; chains that are not finite or run away
+are an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -39,105 +38,35 @@ class Target(Protocol):
     def force(self, points: Tensor) -> Tensor: ...
 
 
-class Support(Protocol):
-    """Where samples may be: which rows are inside, and the rows brought back inside."""
-
-    def contains(self, points: Tensor) -> Tensor: ...
-
-    def confine(self, points: Tensor) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class LinearEnergy:
-    """`-E(x) = logsumexp(W x + b)`, whose gradient is `W^T softmax(W x + b)`."""
+    """`-E(x) = logsumexp(W x + b)`, whose gradient is `W^T softmax(W x + b)`.
+
+    With `gaussian`, `exp(-E)` is multiplied by a standard Gaussian density: `-||x||^2/2` is added.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
+    gaussian: bool = False
 
     def log_density(self, points: Tensor) -> Tensor:
-        return torch.logsumexp(self._outputs(points), dim=1)
+        value = torch.logsumexp(self._outputs(points), dim=1)
+        return value - 0.5 * points.square().sum(dim=1) if self.gaussian else value
 
     def force(self, points: Tensor) -> Tensor:
-        return torch.softmax(self._outputs(points), dim=1) @ self.weight
+        force = torch.softmax(self._outputs(points), dim=1) @ self.weight
+        return force.sub_(points) if self.gaussian else force
+
+    def whitened(self, mean: Tensor, root: Tensor) -> LinearEnergy:
+        """`exp(-E)` times N(mean, root root^T), in coordinates y with `x = mean + root y`.
+
+        There the reference is standard, so that one step size fits every direction.
+        """
+        bias = self.weight @ mean
+        return LinearEnergy(self.weight @ root, bias if self.bias is None else bias + self.bias, gaussian=True)
 
     def _outputs(self, points: Tensor) -> Tensor:
         return points @ self.weight.T if self.bias is None else torch.addmm(self.bias, points, self.weight.T)
-
-
-@dataclass(frozen=True)
-class Whitened:
-    """`exp(-E)` times a Gaussian reference N(mean, root root^T), in coordinates y with `x = mean + root y`.
-
-    There the reference is standard, so that one step size fits every direction: `logsumexp(W' y + b') - ||y||^2/2`.
-    """
-
-    energy: LinearEnergy
-    mean: Tensor
-    root: Tensor
-
-    def log_density(self, points: Tensor) -> Tensor:
-        return self._linear.log_density(points) - 0.5 * points.square().sum(dim=1)
-
-    def force(self, points: Tensor) -> Tensor:
-        return self._linear.force(points).sub_(points)
-
-    def features(self, points: Tensor) -> Tensor:
-        """Samples in the features' own coordinates."""
-        return self.mean + points @ self.root.T
-
-    @cached_property
-    def _linear(self) -> LinearEnergy:
-        bias = self.energy.weight @ self.mean
-        return LinearEnergy(
-            self.energy.weight @ self.root, bias if self.energy.bias is None else bias + self.energy.bias
-        )
-
-
-@dataclass(frozen=True)
-class BoxSupport:
-    """`lower <= x_i <= upper` for every feature, by reflection."""
-
-    lower: float
-    upper: float
-
-    def __post_init__(self) -> None:
-        if not -math.inf < self.lower < self.upper < math.inf:
-            raise OptionError(
-                f"a box from {self.lower} to {self.upper}",
-                "its limits must be finite and ordered",
-                "Use for example -1 and 1.",
-            )
-
-    def contains(self, points: Tensor) -> Tensor:
-        return ((points >= self.lower) & (points <= self.upper)).all(dim=1)
-
-    def confine(self, points: Tensor) -> Tensor:
-        width = self.upper - self.lower
-        folded = torch.remainder(points - self.lower, 2.0 * width)
-        return self.lower + torch.minimum(folded, 2.0 * width - folded)
-
-
-@dataclass(frozen=True)
-class BallSupport:
-    """`||x|| <= radius`, by reflection at the sphere, or by projection onto it."""
-
-    radius: float
-    project: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.radius < math.inf:
-            raise OptionError(
-                f"a ball of radius {self.radius}", "it must be finite and above 0", "Use the model's max_norm."
-            )
-
-    def contains(self, points: Tensor) -> Tensor:
-        inside: Tensor = points.norm(dim=1) <= self.radius
-        return inside
-
-    def confine(self, points: Tensor) -> Tensor:
-        # r/||x|| and 2r/||x|| - 1 are below 1 exactly outside the ball; a point beyond 2r is reflected to the centre
-        shrink: Tensor = self.radius / points.norm(dim=1, keepdim=True)
-        return points * (shrink if self.project else 2.0 * shrink - 1.0).clamp(min=0.0, max=1.0)
 
 
 @dataclass(frozen=True)
@@ -176,28 +105,29 @@ def langevin(
     *,
     n_steps: int = 4000,
     step: float = 0.02,
-    support: Support | None = None,
+    radius: float | None = None,
     metropolis: bool = False,
     seed: int = 0,
     budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> LangevinSamples:
-    """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`, confined to the support.
+    """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`.
 
-    With `metropolis`, a step is accepted with the probability that makes the target stationary; one that leaves the
-    support is rejected. Steps are taken in as many whole parts as are recorded for the diagnostics, and end early where
-    the `budget` does. The seed only shapes an estimate; it protects nothing.
+    Within a `radius` points beyond it are reflected at the sphere. With `metropolis`, a step is accepted with the
+    probability that makes the target stationary; one that leaves the ball is rejected. Steps are taken in as many whole
+    parts as are recorded for the diagnostics, and end early where the `budget` does. The seed only shapes an estimate;
+    it protects nothing.
     """
-    if n_steps < 8 or not 0.0 < step < math.inf:
+    if n_steps < 8 or not 0.0 < step < math.inf or (radius is not None and not 0.0 < radius < math.inf):
         raise OptionError(
-            f"{n_steps} steps of {step}",
-            "at least 8 steps of a size above 0 are needed",
-            "The paper uses 4,000 of 0.02.",
+            f"{n_steps} steps of {step} within {radius}",
+            "at least 8 steps are needed, of a size above 0, and a finite radius above 0 if any",
+            "The paper uses 4,000 of 0.02; a radius is the model's max_norm.",
         )
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points = start.clone()
     every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
-    advance = (_metropolis if metropolis else _unadjusted)(target, support, points, step, generator, every)
+    advance = (_metropolis if metropolis else _unadjusted)(target, radius, points, step, generator, every)
     if not metropolis and points.device.type == "cuda":
         advance = _replay(advance, points, generator)
     records: list[NDArray[np.float64]] = []
@@ -212,7 +142,7 @@ def langevin(
             raise DataError(
                 f"after {done} steps a chain is no longer finite",
                 "the step must be small against the curvature of the density",
-                f"Use a step well below {step:g}, or a support.",
+                f"Use a step well below {step:g}, or a radius.",
             )
         progress("Langevin steps", done, budget.fitting(done, n_steps))
         if budget.spent and len(records) >= FEWEST_RECORDS:
@@ -220,19 +150,21 @@ def langevin(
         if len(records) >= 2 * RECORDS:
             records, between = records[1::2], 2 * between
     diagnostics = diagnose(np.stack(records, axis=-1), sum(shares) / len(shares) if metropolis else 1.0)
-    if support is None and diagnostics.growth > RUNAWAY:
+    if radius is None and diagnostics.growth > RUNAWAY:
         raise DataError(
             f"the chains run away: norms still grew by a factor {diagnostics.growth:.2f} in the last quarter",
             "the density must have a finite integral, which that of a linear model alone has not",
-            "Give a support (a box, or a ball of radius max_norm) or a Gaussian reference.",
+            "Give a radius (max_norm) or a Gaussian reference.",
         )
     return LangevinSamples(points, diagnostics, every * len(shares))
 
 
+Advance = Callable[[], float | None]  # moves all points, in place, by a fixed number of steps
+
+
 def _unadjusted(
-    target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Callable[[], float | None]:
-    """A function that moves the points, in place, by `count` steps."""
+    target: Target, radius: float | None, points: Tensor, step: float, generator: torch.Generator, count: int
+) -> Advance:
     noise = torch.empty_like(points)
 
     def advance() -> None:
@@ -240,15 +172,14 @@ def _unadjusted(
             force = target.force(points)
             noise.normal_(generator=generator)
             points.add_(force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
-            if support is not None:
-                points.copy_(support.confine(points))
+            if radius is not None:
+                # below 1 exactly outside the ball; a point beyond twice the radius is reflected to the centre
+                points.mul_((2.0 * radius / points.norm(dim=1, keepdim=True) - 1.0).clamp(min=0.0, max=1.0))
 
     return advance
 
 
-def _replay(
-    advance: Callable[[], float | None], points: Tensor, generator: torch.Generator
-) -> Callable[[], float | None]:
+def _replay(advance: Advance, points: Tensor, generator: torch.Generator) -> Advance:
     """On a GPU, the steps recorded once and replayed: launching their small kernels takes longer than running them."""
     saved, side = points.clone(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -264,8 +195,8 @@ def _replay(
 
 
 def _metropolis(
-    target: Target, support: Support | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Callable[[], float | None]:
+    target: Target, radius: float | None, points: Tensor, step: float, generator: torch.Generator, count: int
+) -> Advance:
     """Steps accepted by Metropolis and Hastings' rule, chain by chain; the function returns the share accepted."""
     value, force = target.log_density(points), target.force(points)
     noise = torch.empty_like(points)
@@ -282,8 +213,8 @@ def _metropolis(
             log_ratio = new_value - value + (there - back) / (2.0 * step)
             uniform = torch.rand(len(points), generator=generator, device=points.device, dtype=points.dtype)
             moves = uniform.log() < log_ratio
-            if support is not None:
-                moves &= support.contains(proposal)
+            if radius is not None:
+                moves &= proposal.norm(dim=1) <= radius
             column = moves[:, None]
             points.copy_(torch.where(column, proposal, points))
             value, force = torch.where(moves, new_value, value), torch.where(column, new_force, force)

@@ -13,25 +13,16 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from expunge.distance import Distance, Estimation, tv_upper_from_kl
-from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError
+from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
-from expunge.estimate.langevin import (
-    BallSupport,
-    BoxSupport,
-    Diagnostics,
-    LinearEnergy,
-    Support,
-    Target,
-    Whitened,
-    langevin,
-)
+from expunge.estimate.langevin import Diagnostics, LinearEnergy, langevin
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
 from expunge.rows import bound_rows
@@ -40,7 +31,7 @@ from expunge.rows.features import row_norms
 from expunge.runtime.files import readable
 from expunge.runtime.memory import memory_limit
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
-from expunge.runtime.strict_json import is_digest, read_as, read_json
+from expunge.runtime.strict_json import read_as, read_json
 from expunge.train import minimise
 
 FOLDS = 5
@@ -52,17 +43,12 @@ PAPER_STEP = 0.02
 UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
 LEAST_ACCEPTANCE = 0.05
 SCHEMA = "expunge/estimate/1"
-LONGEST = 20_000  # characters of the facts in a file; ours have some 1,500
-REMEDY = "Write it anew with expunge distance --out."
-ARRAYS = ("mean", "covariance")
-FACTS = {"schema", "settings", "support", "step_size", "scaled", "diagnostics", "conditional", "marginal", "origin"}
-
-Value = TypeVar("Value")
+MOMENTS = ("mean", "covariance")
 
 
 @dataclass(frozen=True)
 class ConditionalDivergence:
-    """Mean log ratio and its standard error; infinite where the trained model rules out a label that occurs.
+    """Mean log ratio and its standard error.
 
     Neither an upper nor a lower bound on the KL of the conditionals: p_S falls short of the surrogate's own conditional
     (too small), and p_D stands for the source's, which it only approximates (either way).
@@ -110,8 +96,6 @@ def conditional_divergence(
     progress("Models on the surrogate", len(judged), len(judged))
     ratios, each = torch.cat(judged, dim=1)
     rows = len(ratios)
-    if bool((ratios == math.inf).any()):
-        return ConditionalDivergence(math.inf, math.inf, len(judged), rows)
     if not bool(torch.isfinite(ratios).all()):
         raise DataError(
             "a log ratio of the two models' probabilities is not a number",
@@ -233,10 +217,7 @@ class SampledSource:
 
 @dataclass(frozen=True)
 class KullbackLeiblerEstimate:
-    """KL(surrogate || sampled source) = conditional + marginal.
-
-    Infinite where one part is, or where rows cannot tell.
-    """
+    """KL(surrogate || sampled source) = conditional + marginal."""
 
     conditional: ConditionalDivergence
     marginal: DonskerVaradhanLower
@@ -260,7 +241,7 @@ class KullbackLeiblerEstimate:
 
         A value below 0 is a poor fit, not a distance below 0: the standard errors are added to 0.
         """
-        if self.marginal.saturated or math.isinf(self.raw):
+        if self.marginal.saturated:
             return math.inf
         return self.value + UPPER * self.standard_error
 
@@ -288,16 +269,15 @@ class SourceEstimate:
         """The estimate for use with this model and surrogate, on their device; refused where it was made of others.
 
         Samples belong to the model. The KL belongs to the surrogate too, and is left out where the route does not use
-        it. `wanted` may differ from the estimate's own in what its use adds: route, sampling,
-        matched.
+        it. `wanted` may differ from the estimate's own in what its use adds: route, sampling, matched.
         """
         origin = origin_of(weights, record, surrogate)
         for name in ("weights", "encoder", "max_norm", "bias"):
             made_of, at_hand = (getattr(each, name) for each in (self.origin, origin))
             if made_of != at_hand:
                 raise ModelError(
-                    f"the estimate was made of another model ({name} {_short(made_of)})",
-                    f"samples of one model say nothing of another, and here it is {_short(at_hand)}",
+                    f"the estimate was made of another model ({name} {str(made_of)[:16]})",
+                    f"samples of one model say nothing of another, and here it is {str(at_hand)[:16]}",
                     "Estimate again, of this model: expunge distance --out.",
                 )
         kl = self.kl if wanted.route == "kl" else None
@@ -328,30 +308,30 @@ class SourceEstimate:
 
     def evidence(self) -> dict[str, Any]:
         """For the certificate: how the number came about, in JSON's terms (null for infinite)."""
-        omitted = ("mean", "covariance", "sampling", "matched", "box")
+        omitted = ("mean", "covariance", "sampling", "matched")
         wanted = {name: value for name, value in asdict(self.wanted).items() if name not in omitted}
+        diagnostics = self.sampled.diagnostics
         stated: dict[str, Any] = wanted | {
             "support": self.sampled.support,
             "step_size": self.sampled.step_size,
-            "diagnostics": asdict(self.sampled.diagnostics) | {"converged": self.sampled.diagnostics.converged},
+            "diagnostics": asdict(diagnostics)
+            | {"r_hat": _finite(diagnostics.r_hat), "converged": diagnostics.converged},
         }
         if self.kl is not None:
             stated |= {
                 "conditional": asdict(self.kl.conditional),
                 "marginal_lower": asdict(self.kl.marginal) | {"saturated": self.kl.marginal.saturated},
-                "kl": {"raw": self.kl.raw, "standard_error": self.kl.standard_error, "upper": self.kl.upper},
+                "kl": {
+                    "raw": self.kl.raw,
+                    "standard_error": self.kl.standard_error,
+                    "upper": _finite(self.kl.upper),
+                },
             }
-        return dict(_null_for_infinite(stated))
+        return stated
 
 
-def _short(value: Any) -> str:
-    return f"{value[:16]}..." if isinstance(value, str) else str(value).lower()
-
-
-def _null_for_infinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _null_for_infinite(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def estimate_source(
@@ -395,6 +375,14 @@ def marginal_divergence(
     return donsker_varadhan(features, source_features, **settings, **options)
 
 
+def support_words(wanted: Estimation, max_norm: float) -> str:
+    """What makes the model's density over features integrable, in words."""
+    if wanted.support == "ball":
+        return f"ball of radius {max_norm:g}, by reflection"
+    moments = "the surrogate's own moments" if wanted.mean is None else "the moments given"
+    return f"Gaussian reference with {moments}; steps in its whitened coordinates"
+
+
 def sample_source(
     weights: Tensor,
     record: TrainingRecord,
@@ -416,27 +404,17 @@ def sample_source(
     generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
     kind: dict[str, Any] = {"dtype": dtype, "device": weights.device, "generator": generator}
     energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
-    target: Target = energy
-    support: Support | None = None
-    shape = (wanted.chains, width)
+    start, usual = torch.randn((wanted.chains, width), **kind), PAPER_STEP
     if wanted.support == "gaussian":
-        mean, root, origin = _reference(surrogate, width, wanted, dtype)
-        target, start, variance = Whitened(energy, mean, root), torch.randn(shape, **kind), 1.0
-        words = f"Gaussian reference with {origin}; steps in its whitened coordinates"
-    elif wanted.support == "box":
-        half = longest if wanted.box is None else wanted.box
-        support, start, variance = BoxSupport(-half, half), (torch.rand(shape, **kind) * 2 - 1) * half, half**2 / 3.0
-        words = f"box from {-half:g} to {half:g} in every feature, by reflection"
+        mean, root = _reference(surrogate, width, wanted, dtype)
+        energy, radius, variance = energy.whitened(mean, root), None, 1.0
     else:
-        projected = wanted.support == "projected-ball"
-        support, variance = BallSupport(longest, project=projected), longest**2 / (width + 2)
-        start = torch.randn(shape, **kind)
+        radius, variance = longest, longest**2 / (width + 2)
         lengths = torch.rand((wanted.chains, 1), **kind) ** (1 / width)
         start = start / start.norm(dim=1, keepdim=True) * lengths * longest
-        words = f"ball of radius {longest:g}, by {'projection' if projected else 'reflection'}"
-    # Metropolis' rule rejects what leaves the support, and in a ball or box of many dimensions nearly all the volume
-    # lies at the edge: there the step shrinks with the dimension
-    usual = min(PAPER_STEP, 1.0 / width) if wanted.metropolis and support is not None else PAPER_STEP
+        if wanted.metropolis:
+            # its rule rejects what leaves the ball, and in many dimensions nearly all of a ball lies at its edge
+            usual = min(PAPER_STEP, 1.0 / width)
     step = variance * usual if wanted.step_size is None else wanted.step_size
     if step > variance:
         raise OptionError(
@@ -445,29 +423,27 @@ def sample_source(
             f"Use {PAPER_STEP * variance:.3g}, or leave --step-size (step_size) out.",
         )
     settings: dict[str, Any] = {"n_steps": wanted.steps, "step": step, "metropolis": wanted.metropolis}
-    settings |= {"seed": wanted.seed + 1, "budget": budget, "progress": progress}
-    drawn = langevin(target, start, support=support, **settings)
+    drawn = langevin(energy, start, radius=radius, seed=wanted.seed + 1, budget=budget, progress=progress, **settings)
     if drawn.diagnostics.acceptance < LEAST_ACCEPTANCE:
         raise DataError(
             f"Metropolis' rule accepted {100 * drawn.diagnostics.acceptance:.1f} % of the steps",
             f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
             f"Use a --step-size (step_size=) well below {step:.3g}.",
         )
-    points = target.features(drawn.points) if isinstance(target, Whitened) else drawn.points
     rows = bound_rows(
-        points,
-        torch.zeros(len(points), dtype=torch.int64),
+        drawn.points if radius is not None else mean + drawn.points @ root.T,
+        torch.zeros(wanted.chains, dtype=torch.int64),
         max_norm=longest,
         bias=record.bias,
         dtype=torch.float64,
         device=weights.device,
         name="the sampled features",
     )
-    return SampledSource(rows, width, drawn.diagnostics, words, step, drawn.steps)
+    return SampledSource(rows, width, drawn.diagnostics, support_words(wanted, longest), step, drawn.steps)
 
 
-def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dtype) -> tuple[Tensor, Tensor, str]:
-    """Mean and a root of the covariance of the Gaussian reference, and where they come from."""
+def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Mean and a root of the covariance of the Gaussian reference: those given, or the surrogate's."""
     device = surrogate.features.device
     if wanted.mean is not None and wanted.covariance is not None:
         mean = torch.from_numpy(np.array(wanted.mean, dtype=np.float64)).to(device)
@@ -478,7 +454,6 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
                 f"the model has {width} features",
                 "Give a mean of that length and a square covariance.",
             )
-        origin = "the moments given"
     else:
         features = surrogate.features[:, :width].double()
         equal = torch.ones(len(surrogate), dtype=torch.float64, device=device)
@@ -488,7 +463,6 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
         shift = (each[:, None] * away).mean(dim=0)
         mean = features[0] + shift
         covariance = (away * each[:, None]).T @ away / len(surrogate) - torch.outer(shift, shift)
-        origin = "the surrogate's own moments"
     values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
     if not bool(torch.isfinite(values).all()) or float(values.min()) < -1e-8 * max(float(values.max()), 1e-300):
         raise OptionError(
@@ -498,31 +472,35 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
         )
     root = vectors * values.clamp(min=0.0).sqrt()
     root[covariance.diagonal() == 0.0] = 0.0  # a feature that does not vary is not to vary by rounding
-    return mean.to(dtype), root.to(dtype), origin
+    return mean.to(dtype), root.to(dtype)
 
 
 # An estimate in a file, so that it is made once, looked at, and then used: what `expunge distance --out` writes.
 
 
+@dataclass(frozen=True)
+class EstimateFacts:
+    """What the file says in JSON; the samples, and the moments of a Gaussian reference, are arrays beside it."""
+
+    schema: str
+    settings: Estimation
+    step_size: float
+    diagnostics: Diagnostics
+    origin: Origin
+    conditional: ConditionalDivergence | None
+    marginal: DonskerVaradhanLower | None
+
+
 def estimate_bytes(estimate: SourceEstimate) -> bytes:
     """The file, byte for byte."""
-    wanted, sampled, kl = asdict(estimate.wanted), estimate.sampled, estimate.kl
-    facts = {
-        "schema": SCHEMA,
-        "settings": {name: value for name, value in wanted.items() if name not in ARRAYS},
-        "support": sampled.support,
-        "step_size": sampled.step_size,
-        "scaled": sampled.rows.n_scaled,
-        "diagnostics": asdict(sampled.diagnostics),
-        "conditional": None if kl is None else asdict(kl.conditional),
-        "marginal": None if kl is None else asdict(kl.marginal),
-        "origin": asdict(estimate.origin),
-    }
-    arrays = {name: np.asarray(wanted[name], dtype=np.float64) for name in ARRAYS if wanted[name] is not None}
+    wanted, sampled, kl = estimate.wanted, estimate.sampled, estimate.kl
+    parts = (None, None) if kl is None else (kl.conditional, kl.marginal)
+    plain = replace(wanted, mean=None, covariance=None)
+    facts = EstimateFacts(SCHEMA, plain, sampled.step_size, sampled.diagnostics, estimate.origin, *parts)
+    arrays = {name: getattr(wanted, name) for name in MOMENTS if getattr(wanted, name) is not None}
     arrays["samples"] = sampled.features.double().cpu().contiguous().numpy()
-    text = json.dumps(_null_for_infinite(facts), allow_nan=False)
     stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, facts=np.array(text), **arrays)
+    np.savez(stream, allow_pickle=False, facts=np.array(json.dumps(asdict(facts), allow_nan=False)), **arrays)
     return stream.getvalue()
 
 
@@ -530,83 +508,38 @@ def read_estimate(path: str | Path) -> SourceEstimate:
     """The estimate in a file, checked; on the CPU until it is brought to a model."""
     location = readable(Path(path))
     try:
-        arrays = read_npz(location, ("samples", "facts"), optional=ARRAYS)
-        return _estimate(arrays.pop("facts"), arrays)
-    except OptionError as error:
-        raise FileError(f"{location}: {error.found}", error.required, REMEDY) from error
-    except ExpungeError:
-        raise
+        arrays = read_npz(location, ("samples", "facts"), optional=MOMENTS)
     except DAMAGE as error:
         raise damage_error(location, error) from error
-
-
-def _read(kind: type[Value], content: Any, name: str) -> Value:
-    """A dataclass from its JSON object; null stands for infinite where a number must be."""
-    types = get_type_hints(kind)
-    whole = isinstance(content, dict) and set(content) == set(types) - set(ARRAYS)
-    _check((whole, f"{name} with keys too many or too few"))
-    infinite = {key: math.inf for key, value in content.items() if value is None and types[key] is float}
     try:
-        return replace(read_as(kind, content | dict.fromkeys(infinite, 0.0)), **infinite)  # type: ignore[type-var]
-    except ValueError as error:
-        raise OptionError(f"{name}: {error}"[:200], "an estimate as it was written is needed", REMEDY) from error
+        return _parse(arrays.pop("facts"), arrays)
+    except (ValueError, RecursionError, OptionError) as error:
+        found = error.found if isinstance(error, OptionError) else str(error)[:200]
+        required, remedy = "an estimate as it was written is needed", "Write it anew with expunge distance --out."
+        raise FileError(f"{location}: {found}", required, remedy) from error
 
 
-def _estimate(text: Array, arrays: dict[str, Array]) -> SourceEstimate:
-    """The estimate that a file's facts and arrays say, every number within its range."""
-    plain = text.shape == () and text.dtype.kind == "U" and text.dtype.itemsize <= 4 * LONGEST
-    _check((plain, f"facts of shape {text.shape} and dtype {text.dtype}"))
-    try:
-        facts = read_json(text.item())
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"facts that are not JSON ({error})", "they must be", REMEDY) from error
-    named = facts.get("schema") if isinstance(facts, dict) else type(facts).__name__
-    known = isinstance(facts, dict) and named == SCHEMA and set(facts) == FACTS
-    _check((known, f"facts of schema {named!r}, or with keys too many or too few, for {SCHEMA}"))
-    for name, array in arrays.items():
-        finite = array.dtype == np.float64 and bool(np.isfinite(array).all())
-        _check((finite, f"{name} of dtype {array.dtype}, or not finite, for finite float64"))
-    origin = _read(Origin, facts["origin"], "origin")
-    digests = [each for each in (origin.weights, origin.surrogate, origin.encoder) if each is not None]
-    _check(
-        (all(map(is_digest, digests)), "an origin whose digests are none"),
-        (0.0 < origin.max_norm < math.inf, f"max_norm {origin.max_norm}"),
-    )
-    wanted = _read(Estimation, facts["settings"], "settings")
-    wanted = replace(wanted, mean=arrays.get("mean"), covariance=arrays.get("covariance"))
-    kl = None
-    if facts["conditional"] is not None or facts["marginal"] is not None:
-        part = _read(ConditionalDivergence, facts["conditional"], "conditional")
-        own = _read(DonskerVaradhanLower, facts["marginal"], "marginal")
-        kl = KullbackLeiblerEstimate(part, own)
-        counts = min(own.epochs, own.n_nu, own.n_rho) >= 1 and min(own.best_epoch, own.left_out) >= 0
-        value = own.standard_error >= 0.0 and own.value == min(max(0.0, own.raw), own.ceiling)
-        found = f"a marginal part of value {own.value}, raw {own.raw}, ceiling {own.ceiling}"
-        folds = part.standard_error >= 0.0 and part.folds >= 2 and part.n_rows >= 2 * part.folds
-        _check((folds, "a conditional part"), (counts and value and 0.0 <= own.ceiling < math.inf, found))
-    samples, words, step, scaled = arrays["samples"], facts["support"], facts["step_size"], facts["scaled"]
-    diagnostics = _read(Diagnostics, facts["diagnostics"], "diagnostics")
-    fits = samples.ndim == 2 and samples.shape[0] == wanted.chains and samples.shape[1] > 0
-    _check(
-        (type(words) is str and 0 < len(words) <= 200 and words.isprintable(), "a support in no words"),
-        (type(step) is float and 0.0 < step < math.inf, f"step size {step!r}"),
-        (type(scaled) is int and 0 <= scaled <= wanted.chains, f"{scaled!r} rows scaled"),
-        (fits, f"samples of shape {samples.shape} for {wanted.chains} chains"),
-        (0.0 <= diagnostics.acceptance <= 1.0, f"acceptance {diagnostics.acceptance}"),
-        (diagnostics.r_hat > 0.0 and diagnostics.effective_samples > 0.0, "diagnostics below 0"),
-    )
+def _parse(text: Array, arrays: dict[str, Array]) -> SourceEstimate:
+    content = read_json(text.item()) if text.shape == () and text.dtype.kind == "U" else None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise ValueError(f"its facts are not those of {SCHEMA}")
+    facts = read_as(EstimateFacts, content)
+    if odd := [name for name, values in arrays.items() if values.dtype != np.float64 or not np.isfinite(values).all()]:
+        raise ValueError(f"{odd[0]} of dtype {arrays[odd[0]].dtype}, or not finite, for finite float64")
+    samples, origin, diagnostics = arrays["samples"], facts.origin, facts.diagnostics
+    wanted = replace(facts.settings, mean=arrays.get("mean"), covariance=arrays.get("covariance"))
+    if samples.ndim != 2 or len(samples) != wanted.chains or samples.shape[1] == 0:
+        raise ValueError(f"samples of shape {samples.shape} for {wanted.chains} chains")
     features = torch.from_numpy(np.ascontiguousarray(samples))
     longest = float(row_norms(features).max())
-    _check((longest <= origin.max_norm * (1.0 + 1e-12), f"a sample of norm {longest}, above {origin.max_norm}"))
+    if not longest <= origin.max_norm * (1.0 + 1e-12):
+        raise ValueError(f"a sample of norm {longest}, above {origin.max_norm}")
     if origin.bias:
         features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
-    rows = Rows(features, torch.zeros(len(features), dtype=torch.int64), n_scaled=scaled)
-    sampled = SampledSource(rows, samples.shape[1], diagnostics, words, step, wanted.steps)
+    kl = None
+    if facts.conditional is not None and facts.marginal is not None:
+        kl = KullbackLeiblerEstimate(facts.conditional, facts.marginal)
+    words = support_words(wanted, origin.max_norm)
+    rows = Rows(features, torch.zeros(len(features), dtype=torch.int64))
+    sampled = SampledSource(rows, samples.shape[1], diagnostics, words, facts.step_size, wanted.steps)
     return SourceEstimate(wanted, sampled, kl, origin)
-
-
-def _check(*rules: tuple[bool, str]) -> None:
-    """Each rule: what must hold, and what was found where it does not."""
-    for holds, found in rules:
-        if not holds:
-            raise OptionError(found, "an estimate as it was written is needed", REMEDY)

@@ -73,7 +73,7 @@ def measured(X: torch.Tensor, y: torch.Tensor, classes: int, l2: float) -> dict[
         operator = Hessian(head.curvature(weights, problem.surrogate), 1.0, 0.0)
         operator.product(right)  # predictions, which every way needs
         began = time.perf_counter()
-        operator._preconditioner = make(operator)
+        operator.preconditioner = make(operator)
         formed = time.perf_counter()
         solved = solve_conjugate(operator, right, 1e-8, torch.float64)
         result[name] = {

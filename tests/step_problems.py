@@ -110,5 +110,5 @@ def indefinite(loss: str, l2: float, surrogate: int) -> Example:
 def preconditioned(head: Any, weights: torch.Tensor, rows: Rows, preconditioner: Any = None) -> Hessian:
     """The Hessian of one set, with a preconditioner of one's own choice."""
     hessian = Hessian(head.curvature(weights, rows), 1.0, 0.0)
-    hessian._preconditioner = preconditioner
+    hessian.preconditioner = preconditioner
     return hessian

@@ -20,11 +20,11 @@ from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.evidence import Measurement, Retained, build_claim, foresee
 from expunge.heads import Rows, RowSet
-from expunge.heads.linear import Narrow, SpreadSums
+from expunge.heads.linear import SpreadSums
 from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step, lanczos_steps, largest_eigenvalue_upper
+from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step, largest_eigenvalue_upper
 from expunge.solve.newton import (
     Equation,
     RetainedEquation,
@@ -71,9 +71,6 @@ class ChangeSpread(Protocol):
     def sums(self) -> SpreadSums:
         """What one pass over the rows says of `||f - c||`."""
 
-    def narrow(self, products: int) -> Narrow | None:
-        """A few directions that hold nearly all of the spread, if so many products there are that much cheaper."""
-
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
 
@@ -95,9 +92,7 @@ def change_moments(
 
     The bounds on eigenvalues fail with probability at most `failure` together. With `failure` None they are not needed,
     and without `heavy` the fourth one is not: larger values that follow from the others stand in for them. They are at
-    most 1/(1 - `slack`) too large; that of the covariance, where it is looked for in a few directions of the features
-    alone, by what the others can have too, since `lambda_max(C) <= lambda_max(P C P) + lambda_max(P' C P')` for
-    complementary projections.
+    most 1/(1 - `slack`) too large.
     """
     n_rows = len(surrogate)
     advance("Moments (rows)", 0, 2 * n_rows)
@@ -112,13 +107,10 @@ def change_moments(
         generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
         runs = 1 + int(heavy) + int(surrogate.has_weights)
 
-        def bounded(stage: str, power: int, fourth: bool = False, narrow: Narrow | None = None) -> float:
-            shape = weights.shape if narrow is None else (len(weights), narrow.basis.shape[1])
-            drawn = torch.randn(shape, dtype=torch.float64, generator=generator).to(weights.device)
+        def bounded(stage: str, power: int, fourth: bool = False) -> float:
+            drawn = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
             return largest_eigenvalue_upper(
-                partial(spread.covariance_product, power=power, fourth=fourth)
-                if narrow is None
-                else narrow.covariance_product,
+                partial(spread.covariance_product, power=power, fourth=fourth),
                 surrogate.agreed(drawn),
                 failure / runs,
                 lambda done, total: advance(f"{stage} (rows)", done * n_rows, total * n_rows),
@@ -126,9 +118,7 @@ def change_moments(
             )
 
         hidden = spread.cancellation * (trace + float(mean.square().sum()))
-        narrow = spread.narrow(lanczos_steps(weights.numel(), failure / runs, slack))
-        inside = bounded("Lanczos, covariance", 1, narrow=narrow)
-        eigenvalue = min(trace, hidden + inside + (0.0 if narrow is None else narrow.left))
+        eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", 1))
         fourth_eigenvalue = largest**2 * eigenvalue
         sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
         if surrogate.has_weights:

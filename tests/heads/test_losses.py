@@ -102,22 +102,20 @@ def test_softmax_change_supremum_is_attained_by_small_and_by_huge_updates(bound:
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
 def test_what_stands_for_the_curvature_where_classes_are_treated_one_by_one(classes: int) -> None:
-    """By loops: q = p (1 - p), times 1 + 2 sum q^2 / (sum q)^2; and what it misses, sum q^2 / sum q."""
+    """By loops: q = p (1 - p), times 1 + 2 sum q^2 / (sum q)^2."""
     p = np.random.default_rng(classes).dirichlet(np.ones(classes), size=5)
     head = made("softmax", classes, 2)
-    separated, coupling = head.separated(torch.tensor(p.T)), head.coupling(torch.tensor(p.T))
+    separated = head.separated(torch.tensor(p.T))
     for row in range(5):
         q = [float(x * (1.0 - x)) for x in p[row]]
         squares = sum(x * x for x in q)
         assert separated[:, row].tolist() == pytest.approx([x * (1.0 + 2.0 * squares / sum(q) ** 2) for x in q])
-        assert float(coupling[row]) == pytest.approx(squares / sum(q))
 
 
 def test_a_row_undecided_between_two_classes_counts_twice_and_a_sure_one_not_at_all() -> None:
     head = made("softmax", 3, 2)
     p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64).T
     assert head.separated(p).T.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
-    assert head.coupling(p).tolist() == [0.25, 0.0]
 
 
 def test_entries_of_the_curvature_are_its_upper_half_row_by_row() -> None:
@@ -190,7 +188,6 @@ def test_what_stands_for_the_curvature_is_its_diagonal(loss: str, classes: int) 
     p = head.predictions(torch.tensor(X @ W.T)).T
     q = (p * (1 - p)).numpy()
     assert close(head.separated(p), q)
-    assert close(head.coupling(p), np.zeros(30))
     shares = torch.linspace(0.5, 1.5, 30, dtype=torch.float64)
     assert close(head.curvature_sum(p, shares), np.diag((q * shares.numpy()).sum(axis=1)))
 
@@ -306,8 +303,6 @@ def test_the_curvature_is_the_identity_for_every_row() -> None:
     weights = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.5], dtype=torch.float64)
     assert head.curvature_sum(outputs, weights).tolist() == (5.0 * torch.eye(3)).tolist()
     assert head.separated(outputs).tolist() == [[1.0] * 5] * 3
-    assert head.coupling(outputs).tolist() == [0.0] * 5
-    assert made("ridge", 1, 2).coupling(outputs[:1]).tolist() == [0.0] * 5, "one output is enough"
     assert head.curve(outputs, torch.full((3, 5), 2.0)).tolist() == [[2.0] * 5] * 3
     assert head.moment_roundoffs(7) == 71
     assert head.constant_curvature

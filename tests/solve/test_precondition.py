@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import reference
-from expunge.heads import Block, Curvature, LinearHead, Rows, head_for
+from expunge.heads import Curvature, LinearHead, Rows, head_for
 from expunge.solve import linear
 from expunge.solve.linear import (
     ClassBlocks,
     KroneckerPreconditioner,
-    Unconditioned,
     blocks_pay,
     solve_conjugate,
     too_wide,
@@ -26,15 +25,7 @@ from step_problems import preconditioned
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def uncoupled(curvature: Curvature, scale: float, shift: float = 0.0) -> ClassBlocks:
-    return ClassBlocks(curvature, scale, shift, coupled=0)
-
-
-def some_coupled(curvature: Curvature, scale: float, shift: float = 0.0) -> ClassBlocks:
-    return ClassBlocks(curvature, scale, shift, coupled=17)
-
-
-KINDS = [KroneckerPreconditioner, ClassBlocks, uncoupled, some_coupled]
+KINDS = [KroneckerPreconditioner, ClassBlocks]
 LOSSES = ("softmax", "ridge")
 
 
@@ -63,44 +54,6 @@ def as_matrix(preconditioner: Any, classes: int, width: int) -> np.ndarray[Any, 
     return np.stack([preconditioner.solve(each).numpy().reshape(-1) for each in basis], axis=1)
 
 
-@pytest.mark.parametrize("l2", [1e-3, 1e-9])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_coupling_leaves_it_positive_definite(dtype: torch.dtype, l2: float) -> None:
-    """Rows that are decided and rows that are not, twice as many weights as rows, hardly a regulariser."""
-    head, weights, rows = problem("softmax", 6, 10, 30, l2)
-    rows = Rows(rows.features.to(dtype), rows.labels)
-    for n_coupled in (0, 1, 8, 29, 30, 100):
-        found = as_matrix(ClassBlocks(Curvature(head, 3 * weights, rows), 1.0, coupled=n_coupled), 6, 10)
-        assert np.allclose(found, found.T, rtol=1e-6, atol=1e-6 / l2)
-        assert np.linalg.eigvalsh((found + found.T) / 2).min() > 0
-
-
-class OneBuffer(Rows):
-    """Rows that are read into the same buffer, ten at a time."""
-
-    def blocks(self) -> Any:
-        buffer = torch.empty_like(self.features[:10])
-        for start in range(0, len(self), 10):
-            part = slice(start, start + 10)
-            buffer.copy_(self.features[part])
-            yield Block(buffer, self.labels[part], None if self.weights is None else self.weights[part], start)
-        buffer.fill_(torch.nan)
-
-
-def test_coupled_rows_save_iterations() -> None:
-    """Each row is undecided between a few of many classes, and has a direction of its own."""
-    head, weights, rows = problem("softmax", 12, 40, 300, 1e-4)
-    curvature = Curvature(head, 2 * weights, rows)
-    right = torch.tensor(np.random.default_rng(2).normal(size=(12, 40)))
-    needed = [
-        solve_conjugate(
-            preconditioned(head, 2 * weights, rows, ClassBlocks(curvature, 1.0, coupled=n)), right, 1e-8, torch.float64
-        ).iterations
-        for n in (0, 150, 300)
-    ]
-    assert needed[2] <= 2 < needed[1] < needed[0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_the_structure_is_exact_one_iteration_is_enough(kind: Any) -> None:
     """Least squares: the curvature is the same for every row and class."""
@@ -123,11 +76,11 @@ def test_symmetric_and_positive_definite(kind: Any, loss: str, scale: float) -> 
     assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-12 * np.abs(matrix).max()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, None], ids=["kronecker", "blocks", "uncoupled", "some-coupled", "none"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_solution_does_not_depend_on_it(kind: Any, loss: str) -> None:
     head, weights, rows = problem(loss, 4, 12, 300, 1e-3)
-    chosen = Plain() if kind is None else kind(Curvature(head, weights, rows), 1.0)
+    chosen = kind(Curvature(head, weights, rows), 1.0)
     right = torch.tensor(np.random.default_rng(2).normal(size=(4, 12)))
     solved = solve_conjugate(preconditioned(head, weights, rows, chosen), right, 1e-12, torch.float64)
     dense = reference.hessian(weights.numpy(), rows.features.numpy(), head.l2, loss)
@@ -178,7 +131,7 @@ def test_the_step_is_the_same_with_either(pull: float, monkeypatch: pytest.Monke
     assert torch.allclose(*found, rtol=1e-6, atol=1e-9)
 
 
-class NoRoom(OneBuffer):
+class NoRoom(Rows):
     """Nothing fits beside the rows."""
 
     def affords(self, n_bytes: int) -> bool:
@@ -187,11 +140,8 @@ class NoRoom(OneBuffer):
 
 def test_without_room_for_a_square_matrix_there_is_no_preconditioner() -> None:
     head, weights, rows = problem("softmax", 3, 4, 120, 1e-3)
-    curvature = Curvature(head, weights, NoRoom(rows.features, rows.labels))
-    chosen = linear.precondition(curvature, 7.0, 0.5)
-    assert type(chosen) is Unconditioned
-    np.testing.assert_allclose(as_matrix(chosen, 3, 4), np.eye(12) / (7.0 * (1e-3 + 0.5)))
-    assert type(linear.precondition(Curvature(head, weights, rows), 7.0, 0.5)) is not Unconditioned
+    assert linear.precondition(Curvature(head, weights, NoRoom(rows.features, rows.labels)), 7.0, 0.5) is None
+    assert linear.precondition(Curvature(head, weights, rows), 7.0, 0.5) is not None
 
 
 def test_a_table_far_wider_than_long_is_solved_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

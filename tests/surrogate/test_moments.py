@@ -264,22 +264,6 @@ def test_where_nothing_spreads_nothing_is_iterated() -> None:
     assert len(told_of(torch.ones((3, 4), dtype=torch.float64), None)) == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_an_eigenvalue_looked_for_in_few_directions_is_above_and_not_far_above(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(300, 16)) * 10.0 ** -np.linspace(0.0, 3.0, 16) * 0.1
-    W, U = rng.normal(size=(40, 16)), rng.normal(size=(40, 16))
-    head = head_for("softmax", l2=0.1, n_classes=40, n_features=16, row_bound=1.0)
-    weights, update = torch.tensor(W), torch.tensor(U)
-    narrow = head.spread(weights, update, rows_of(X)).narrow(lanczos_steps(640, 1e-9, 0.1))
-    assert narrow is not None
-    found = change_moments(head, weights, update, rows_of(X), failure=1e-9, heavy=False, slack=0.1, seed=seed)
-    phi = reference.change_table(W, U, X, "softmax")
-    true = float(np.linalg.eigvalsh(np.cov(phi.T, bias=True))[-1])
-    assert true <= found.change_eigenvalue <= true / 0.9 + narrow.left * (1 + 1e-9) + 1e-9 * true
-    assert found.change_eigenvalue >= true + 0.9 * narrow.left, "what was not looked at is charged"
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_without_a_failure_probability_the_fourth_moment_is_at_most_the_largest_square_s_share(loss: str) -> None:
     found = Example(loss, 3, 4, 50).moments(None)
@@ -296,7 +280,6 @@ def test_what_cancels_in_the_products_is_added_to_their_eigenvalue() -> None:
         cancellation=0.01,
         knows_fourth=False,
         sums=lambda: SpreadSums(20.0, 1.0, 3.0, 3.0, 1.0, 20.0, 3.0),
-        narrow=lambda products: None,
         covariance_product=lambda direction, power, fourth: values * direction,
     )
     head = SimpleNamespace(spread=lambda *_: spread, change_sup=lambda update: 5.0)

@@ -40,8 +40,9 @@ from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.heads import Block, LinearHead, Rows, RowSet
 from expunge.heads.linear import Curvature, product_means
+from expunge.heads.network import MatrixFree
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.linear import MatrixFree, Step, SymmetricOperator
+from expunge.solve.linear import Step, SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
 from expunge.surrogate import Moments
 

@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -81,19 +81,6 @@ def product_means(
     return matrix.transpose(1, 2).reshape(classes * width, classes * width)
 
 
-@dataclass(frozen=True)
-class CoupledRows:
-    """Rows whose `C(p) = diag(p) - p p^T` is kept whole, in float64.
-
-    `index` counts the sampled rows, `shares` are weight / rows.
-    """
-
-    index: Tensor
-    features: Tensor
-    predictions: Tensor
-    shares: Tensor
-
-
 class Curvature:
     """The Hessian of `L` over one set at fixed weights: products, the dense matrix, and factors for preconditioning.
 
@@ -147,42 +134,17 @@ class Curvature:
             count += len(block)
         return self.rows.total(total) / float(self.rows.total(count))
 
-    def class_blocks(self, most: int | None = None, without: Tensor | None = None) -> Tensor:
-        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread.
-
-        Sampled rows whose numbers are in `without` count as rows and add nothing.
-        """
+    def class_blocks(self, most: int | None = None) -> Tensor:
+        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread."""
         classes, width = self.objective.n_classes, self.objective.n_features
         total, count = self.weights.new_zeros((classes, width, width)), torch.zeros((), dtype=torch.float64)
-        for features, predictions, weights in self._sampled(most):
-            separated = self.objective.separated(predictions)
-            if without is not None:
-                here = without - int(count)
-                separated[:, here[(here >= 0) & (here < len(features))]] = 0.0
+        for features, weights in self._sampled(most):
+            predictions = self.objective.predictions(features @ self.weights.T).T.contiguous()
+            separated = self.objective.separated(predictions) * weights
             for index in range(classes):
-                total[index].addmm_((features * (separated[index] * weights)[:, None]).T, features)
+                total[index].addmm_((features * separated[index, :, None]).T, features)
             count += len(features)
         return self.rows.total(total).div_(float(self.rows.total(count)))
-
-    def coupled_rows(self, most: int | None, n_chosen: int) -> CoupledRows:
-        """Of the same sample, in this process, at most `n_chosen` rows with the largest `w coupling(p) ||x||^2`."""
-        device = self.weights.device
-        scores = row_weights = torch.zeros(0, dtype=torch.float64, device=device)
-        index = torch.zeros(0, dtype=torch.int64, device=device)
-        chosen = torch.zeros((0, self.objective.n_features), dtype=torch.float64, device=device)
-        count = 0
-        for features, predictions, weights in self._sampled(most) if n_chosen else ():
-            wide = features.double()
-            block_scores = self.objective.coupling(predictions.double()) * weights * wide.square().sum(dim=1)
-            scores = torch.cat([scores, block_scores])
-            best = torch.sort(scores, descending=True, stable=True).indices[:n_chosen]
-            best = best[scores[best] > 0]
-            numbers = torch.arange(count, count + len(features), device=device)
-            scores, index = scores[best], torch.cat([index, numbers])[best]
-            chosen, row_weights = torch.cat([chosen, wide])[best], torch.cat([row_weights, weights.double()])[best]
-            count += len(features)
-        predicted = self.objective.predictions(chosen @ self.weights.double().T)
-        return CoupledRows(index, chosen, predicted, row_weights / max(1, count))
 
     def _spread_evenly(self, most: int | None) -> Iterator[Block]:
         """About `most` rows of this pass; all of them with None."""
@@ -190,26 +152,25 @@ class Curvature:
         for block in self.rows.blocks():
             yield block[-(self.rows.n_before + block.start) % step :: step]
 
-    def _sampled(self, most: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """About `most` rows, joined to large blocks: features, predictions (classes first) and weights."""
+    def _sampled(self, most: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and weights of about `most` rows, joined to large blocks."""
         waiting: list[tuple[Tensor, Tensor]] = []
         for block in self._spread_evenly(most):
             # clones: the block's memory may be used again for the next one
             waiting.append((block.features.clone(), block.weighted(block.features.new_ones(len(block)), 0).clone()))
-            if sum(len(each) for _, each in waiting) >= SAMPLE_BLOCK:
-                yield self._joined(waiting)
+            if sum(len(weights) for _, weights in waiting) >= SAMPLE_BLOCK:
+                yield _joined(waiting)
                 waiting = []
         if waiting:
-            yield self._joined(waiting)
+            yield _joined(waiting)
 
-    def _joined(self, parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        features, weights = (torch.cat(each) for each in zip(*parts, strict=True))
-        return features, self.objective.predictions(features @ self.weights.T).T.contiguous(), weights
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    features, weights = (torch.cat(each) for each in zip(*parts, strict=True))
+    return features, weights
 
 
 # How the change of gradient spreads over the rows of a set; no covariance is formed --------------------------------
-
-NEGLIGIBLE = 0.02  # of the largest eigenvalue: directions of the features below it are bounded, not looked at
 
 
 @dataclass(frozen=True)
@@ -272,69 +233,22 @@ class Spread:
         norm, longest, longest_row, sampled = (math.sqrt(self.rows.largest(value)) for value in largest.tolist())
         return SpreadSums(trace, fourth, norm, longest, longest_row, sampled_trace, sampled)
 
-    def narrow(self, products: int) -> Narrow | None:
-        """Where so many products with the covariance are cheaper in a few directions of the features; else None.
-
-        f is `a x^T`, so its covariance is at most `E[||a||^2 x x^T]` in every class: that d x d matrix is formed, and
-        its leading eigenvectors are taken.
-        """
-        width, classes = self.objective.n_features, self.objective.n_classes
-        if 2 * width > products * classes:
-            return None  # forming it would cost more than a quarter of the products
-        total = torch.zeros((width, width), dtype=torch.float64, device=self.weights.device)
-        for block, features, change in self.changes():
-            total.addmm_((features * block.weighted(change.square().sum(dim=0), 0)[:, None]).T, features)
-        total = self.rows.total(total) / len(self.rows)
-        values, vectors = (self.rows.agreed(each) for each in torch.linalg.eigh((total + total.T) / 2))
-        rest = int((values < NEGLIGIBLE * values[-1]).sum())
-        if rest == 0 or (width - rest) * (2 * classes + width) > classes * width:
-            return None  # as many products in these directions would cost more than half
-        lost = (width + 64) * 2.0**-50 * float(total.trace())
-        return Narrow(self, vectors[:, rest:].contiguous(), max(0.0, float(values[rest - 1])) + lost)
-
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`."""
-        pieces = self.squares() if fourth else ((*piece, None) for piece in self.changes())
-        return _product(self.rows, pieces, self.mean, direction, power)
-
-
-class Narrow:
-    """A spread in directions of the features, d x r, that hold nearly all of it.
-
-    `left` bounds from above what any direction orthogonal to them, in whatever class, has of it.
-    """
-
-    def __init__(self, spread: Spread, basis: Tensor, left: float) -> None:
-        self.spread, self.basis, self.left = spread, basis, left
-        self.mean = spread.mean @ basis
-        size = basis.shape[1]
-        self.features = Kept(spread.rows, spread.changes, self._project, size, spread.rows.keeps(8 * size))
-
-    def _project(self, block: Block, features: Tensor, change: Tensor) -> Tensor:
-        return self.basis.T @ features.T
-
-    def covariance_product(self, direction: Tensor) -> Tensor:
-        """Mean over rows of `w (f - c) <f - c, direction>`, in the coordinates of these directions, K x r."""
-        pieces = ((block, projected.T, change, None) for block, _, change, projected in self.features())
-        return _product(self.spread.rows, pieces, self.mean, direction, 1)
-
-
-def _product(rows: RowSet, pieces: Iterable[tuple[Any, ...]], mean: Tensor, direction: Tensor, power: int) -> Tensor:
-    """Mean of `w^power (f - c) <f - c, direction>` times whatever number the pieces have for a row, if any."""
-    wide = padded(direction)
-    centre = (wide * mean).sum()
-    total = torch.zeros_like(wide)
-    off = torch.zeros((), dtype=torch.float64, device=wide.device)
-    for block, features, change, squares in pieces:
-        along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
-        if squares is not None:
-            along *= squares
-        for _ in range(power):
-            along = block.weighted(along, 0)
-        off += along.sum()
-        total.addmm_(change * along, features)
-    total, off = rows.total(total), rows.total(off)
-    return total.sub_(mean * off)[: len(direction)].div_(len(rows))
+        wide = padded(direction)
+        centre = (wide * self.mean).sum()
+        total = torch.zeros_like(wide)
+        off = torch.zeros((), dtype=torch.float64, device=wide.device)
+        for block, features, change, *squares in self.squares() if fourth else self.changes():
+            along = (wide @ features.T).mul_(change).sum(dim=0).sub_(centre)
+            if fourth:
+                along *= squares[0]
+            for _ in range(power):
+                along = block.weighted(along, 0)
+            off += along.sum()
+            total.addmm_(change * along, features)
+        total, off = self.rows.total(total), self.rows.total(off)
+        return total.sub_(self.mean * off)[: len(direction)].div_(len(self.rows))
 
 
 # What all linear heads have in common ------------------------------------------------------------------------------
@@ -437,18 +351,6 @@ class LinearHead(ABC):
         own = predictions * (1.0 - predictions)
         every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
         return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
-
-    def coupling(self, predictions: Tensor) -> Tensor:
-        """How much of each example's `C(p)` its separated form misses: `sum q^2 / sum q` for `diag(p) - p p^T`, else 0.
-
-        It is large where the doubt is between few classes. Along the sum of those classes C(p) is near 0, and its
-        separated form is not. Doubt that is spread over all classes has that direction in common with every other row:
-        the mean over classes, which needs no row to be known.
-        """
-        if not self.shift_invariant:
-            return torch.zeros_like(predictions[0])
-        own = predictions * (1.0 - predictions)
-        return own.square().sum(dim=0) / own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
 
     # Sums over sets ------------------------------------------------------------------------------------------------
 

@@ -224,6 +224,33 @@ class RowSet(ABC):
         return value
 
 
+class WholeSet(RowSet):
+    """Examples of a network, in the memory of one process, each counted once, computed with in float64."""
+
+    n_scaled = 0
+    dtype = torch.float64
+    has_weights = False
+    largest_weight = 1.0
+
+    @property
+    def effective(self) -> float:
+        return float(len(self))
+
+    @property
+    def n_features(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        raise NotImplementedError
+
+    def blocks(self) -> Iterable[Block]:
+        raise NotImplementedError
+
+    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
+        raise NotImplementedError
+
+
 def same_rows(first: RowSet, second: RowSet) -> bool:
     """Whether two sets are one, or hold the same rows in the same order with the same weights."""
     if first is second:

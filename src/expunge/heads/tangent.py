@@ -33,8 +33,8 @@ from torch.func import functional_call, jvp, vjp, vmap
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads.linear import UNIT_ROUNDOFF, Ridge, SpreadSums
-from expunge.heads.network import FAILED, ProductsOnly, WholeSet, class_scores, frozen_copy, require_real
-from expunge.heads.rows import Block, RowSet, Scaling, scaling_of
+from expunge.heads.network import FAILED, MatrixFree, NetworkHead, class_scores, require_real
+from expunge.heads.rows import Block, Scaling, WholeSet, scaling_of
 from expunge.record import TANGENT, Loss
 from expunge.runtime.values import SMALLEST
 
@@ -56,12 +56,15 @@ class TangentRows(WholeSet):
     scales: Tensor
     lengths: Tensor
 
+    def __len__(self) -> int:
+        return len(self.inputs)
+
     @property
-    def n_scaled(self) -> int:
+    def n_scaled(self) -> int:  # type: ignore[override]
         return int((self.scales < 1.0).sum())
 
     @property
-    def scaling(self) -> Scaling:
+    def scaling(self) -> Scaling:  # type: ignore[override]
         longest = float(self.lengths.max())  # the norm bound, where an example was scaled to it
         return scaling_of(self.lengths / self.scales, longest if self.n_scaled else math.inf)
 
@@ -71,7 +74,7 @@ class TangentRows(WholeSet):
         )
 
 
-class Tangent:
+class Tangent(NetworkHead):
     """The objective. Works on a copy of the network, in float64 and evaluation mode.
 
     `names` are the parameters to train.
@@ -80,7 +83,6 @@ class Tangent:
     """
 
     about = TANGENT
-    inexact = False  # a product is two passes through the network, an iteration four: solve once, accurately
 
     def __init__(
         self,
@@ -92,8 +94,8 @@ class Tangent:
         block: int = 64,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.module = frozen_copy(module, device)
-        self.l2, self.max_norm, self.block, self.device = l2, max_norm, block, torch.device(device)
+        super().__init__(module, l2, block, device)
+        self.max_norm = max_norm
         known = dict(self.module.named_parameters())
         self.names = tuple(known if names is None else names)
         odd = [name for name in self.names if name not in known]
@@ -119,7 +121,7 @@ class Tangent:
 
     def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """`sum of J^T r` over the examples, length P."""
-        if len(inputs) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example; see convolutions.py
+        if len(inputs) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example
             inputs, cotangents = inputs.repeat_interleave(2, dim=0), cotangents.repeat_interleave(2, dim=0) / 2
         back = vjp(lambda at: self._forward(at, inputs), self.at)[1]
         return self._join(back(cotangents)[0])
@@ -229,10 +231,6 @@ class Tangent:
     def _converted(self, inputs: Tensor) -> Tensor:
         return inputs.to(self.device, torch.float64)
 
-    def _blocks(self, count: int) -> Iterator[slice]:
-        for start in range(0, count, self.block):
-            yield slice(start, min(start + self.block, count))
-
     # The objective ------------------------------------------------------------------------------------------------
 
     def targets(self, rows: TangentRows, part: slice) -> Tensor:
@@ -267,25 +265,17 @@ class Tangent:
         """`H d`, regulariser included."""
         return self.change_mean(direction, direction, rows) + self.l2 * direction
 
-    def curvature(self, weights: Tensor, rows: TangentRows) -> ProductsOnly:
+    def curvature(self, weights: Tensor, rows: TangentRows) -> MatrixFree:
         """The Hessian, which is the same at all weights."""
-        return ProductsOnly(lambda direction: self.product(direction, rows))
+        return MatrixFree(lambda direction: self.product(direction, rows))
 
     def spread(self, weights: Tensor, update: Tensor, rows: TangentRows) -> TangentSpread:
         """How `phi_u` spreads over these rows."""
         return TangentSpread(self, update, rows)
 
-    def working(self, rows: TangentRows, dtype: torch.dtype) -> TangentRows:
-        """All is computed in float64."""
-        return rows
-
     def accurate(self, dtype: torch.dtype) -> float:
         """Relative residual of one run of conjugate gradients."""
         return ACCURATE
-
-    def dense_pays(self, rows: TangentRows) -> bool:
-        """No matrix is formed."""
-        return False
 
     def change_sup(self, update: Tensor) -> float:
         """Upper bound on `||phi_u(x)||` over all admissible rows."""
@@ -327,9 +317,6 @@ class TangentSpread:
         longest = math.sqrt(float(sizes.max()) * (1.0 + self.cancellation))
         row = float(self.rows.lengths.max())
         return SpreadSums(trace, float(squares.square().mean()), largest, longest, row, trace, largest)
-
-    def narrow(self, products: int) -> None:
-        """Its features are never formed, so no few of their directions are known."""
 
     def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
         """Mean over rows of `(f - c) <f - c, direction>`; rows have no weights here."""
@@ -394,7 +381,7 @@ class JacobianRidge(Ridge):
 
 
 @dataclass(frozen=True)
-class JacobianRows(RowSet):
+class JacobianRows(WholeSet):
     """Examples, whose blocks are the rows of their Jacobians: K rows an example, one after another."""
 
     objective: Tangent
@@ -425,27 +412,8 @@ class JacobianRows(RowSet):
         return self.objective.n_parameters
 
     @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64
-
-    @property
     def device(self) -> torch.device:
         return self.objective.device
-
-    @property
-    def has_weights(self) -> bool:
-        return False
-
-    @property
-    def largest_weight(self) -> float:
-        return 1.0
-
-    @property
-    def effective(self) -> float:
-        return float(len(self))
-
-    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
-        raise NotImplementedError
 
     def taken(self, chosen: Tensor) -> JacobianRows:
         """Some of the examples, by number."""

@@ -25,6 +25,7 @@ from expunge.distance import Distance
 from expunge.door import ask, require_its_record
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead
+from expunge.heads.network import MatrixFree
 from expunge.heads.tangent import ACCURATE, JacobianRows, Tangent, TangentRows
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
@@ -39,7 +40,7 @@ from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import read_json
 from expunge.runtime.values import positive
-from expunge.solve.linear import MatrixFree, Step, solve_conjugate
+from expunge.solve.linear import Step, solve_conjugate
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,6 @@ class SymmetricOperator(Protocol):
         """Roughly the map's inverse, symmetric and positive definite."""
 
 
-@dataclass(frozen=True)
-class MatrixFree:
-    """A symmetric map that is known by its products alone: no matrix, no preconditioner."""
-
-    product: Callable[[Tensor], Tensor]
-
-    def dense(self) -> Tensor:
-        raise NotImplementedError
-
-    def precondition(self, residual: Tensor) -> Tensor:
-        return residual.clone()
-
-
 # What a solver hands back: the result, its evidence, and how it ended, by name -------------------------------------
 
 
@@ -268,15 +255,13 @@ def largest_eigenvalue_upper(
 # evenly spread.
 #
 #     KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
-#     ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided;
-#                                                                      some rows' C(p) kept whole
-#     Unconditioned            none                                    for tables so wide, or with so few rows, that
-#                                                                      d x d matrices cost more than the iterations
+#     ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided
+#
+# Of tables so wide, or with so few rows, that d x d matrices cost more than the iterations, there is none.
 
 SAMPLED_ROWS = 16_384  # enough to shape a preconditioner by
-COUPLED_ROWS = 1024  # rows whose coupling of classes is kept; see benchmarks/preconditioner.py
 FACTORISING = 1.5  # square matrix products run about this much faster than the thin ones of a Hessian product
-ITERATIONS, ITERATIONS_WITH_BLOCKS = 60, 15  # what a solve takes about l2 = 1e-4; see benchmarks/preconditioner.py
+ITERATIONS, ITERATIONS_WITH_BLOCKS = 60, 18  # what a solve takes about l2 = 1e-4; see benchmarks/preconditioner.py
 BLOCK_COPIES = 2  # as summed over processes, then factorised in place
 KRONECKER_COPIES = 4  # of a d x d matrix: the sum, in float64, its eigenvectors, room to find them in
 FEW_ROWS = 4  # times rows and classes fewer than features: iterations end sooner than a d x d matrix is factorised
@@ -310,69 +295,33 @@ class KroneckerPreconditioner:
 
 
 class ClassBlocks:
-    """Inverse of `scale (D + (l2 + shift) I - V V^T)`: one block a class, and what couples the classes of a few rows.
+    """Inverse of `scale (D + (l2 + shift) I)`, where block `D_k` is the mean of `c_k(p) x x^T` of one class.
 
-    `D_k` is the mean of `c_k(p) x x^T` (`LinearHead.separated`), with `p_k x x^T` for the `coupled` rows whose
-    separated form misses most (`LinearHead.coupling`); `V` has a column `p kron x` for each of those, times the root of
-    its share of the mean. Such a row then counts with `C(p) = diag(p) - p p^T`, which is positive semidefinite: so is
-    the sum. By Woodbury, with `D` for the whole block part,
-
-        inverse = D^-1 + D^-1 V (I - V^T D^-1 V)^-1 V^T D^-1
-
-    Where the same change of every class's outputs changes nothing (softmax), the mean over classes of a residual is no
-    business of this: the Hessian is `scale (l2 + shift)` there.
+    `c_k` is `LinearHead.separated`. Where the same change of every class's outputs changes nothing (softmax), the mean
+    over classes of a residual is no business of this: the Hessian is `scale (l2 + shift)` there.
     """
 
-    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0, coupled: int = COUPLED_ROWS) -> None:
+    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
         self.centred = curvature.objective.shift_invariant
         self.flat = scale * (curvature.objective.l2 + shift)
-        chosen = curvature.coupled_rows(SAMPLED_ROWS, at_hand(curvature.objective, curvature.rows, coupled))
-        blocks = curvature.class_blocks(SAMPLED_ROWS, chosen.index).double()
-        self.features, self.columns = chosen.features, chosen.predictions * (scale * chosen.shares).sqrt()[:, None]
-        if not bool(torch.isfinite(blocks).all() & torch.isfinite(self.features.square().sum())):  # squares overflow
+        blocks = curvature.class_blocks(SAMPLED_ROWS).double()
+        if not bool(torch.isfinite(blocks).all()):  # rows whose squares overflow
             blocks.zero_()
-            self.features, self.columns = self.features[:0], self.columns[:0]
-        whole = self.columns * (scale * chosen.shares).sqrt()[: len(self.columns), None]
-        remaining = torch.eye(len(self.features)).to(blocks)
         blocks.mul_(scale).diagonal(dim1=1, dim2=2).add_(self.flat)
-        for index, block in enumerate(blocks):  # one by one: no second copy of them all
-            block.addmm_((self.features * whole[:, index, None]).T, self.features)
+        for block in blocks:  # one by one: no second copy of them all
             factor, failed = torch.linalg.cholesky_ex(block)
             if bool(failed):
                 factor = torch.eye(len(block)).to(block) * self.flat**0.5
             block.copy_(torch.cholesky_inverse(factor))
-            halved = torch.linalg.solve_triangular(
-                factor, (self.features * self.columns[:, index, None]).T, upper=False
-            )
-            remaining.addmm_(halved.T, halved, alpha=-1.0)
         self.inverses = blocks
-        self.factor, failed = torch.linalg.cholesky_ex(remaining)
-        if bool(failed):  # by rounding alone: the blocks without it are positive definite
-            self.features, self.columns, self.factor = self.features[:0], self.columns[:0], self.factor[:0, :0]
 
     def solve(self, residual: Tensor) -> Tensor:
         right = residual.double()
         mean = right.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(right[:1])
-        solved = self._separately(right - mean)
-        if len(self.features):
-            outputs = (self.columns * (self.features @ solved.T)).sum(dim=1, keepdim=True)
-            solved += self._separately((self.columns * torch.cholesky_solve(outputs, self.factor)).T @ self.features)
+        solved = torch.bmm(self.inverses, (right - mean)[:, :, None])[:, :, 0]
         if self.centred:
             solved = solved - solved.mean(dim=0, keepdim=True) + mean / self.flat
         return solved.to(residual.dtype)
-
-    def _separately(self, right: Tensor) -> Tensor:
-        return torch.bmm(self.inverses, right[:, :, None])[:, :, 0]
-
-
-class Unconditioned:
-    """`1 / (scale (l2 + shift))`: the inverse where no row reaches."""
-
-    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        self.flat = scale * (curvature.objective.l2 + shift)
-
-    def solve(self, residual: Tensor) -> Tensor:
-        return residual / self.flat
 
 
 def too_wide(objective: LinearHead, rows: RowSet) -> bool:
@@ -383,42 +332,24 @@ def too_wide(objective: LinearHead, rows: RowSet) -> bool:
     return width > WIDE_TABLE and FEW_ROWS * reached < width
 
 
-def at_hand(objective: LinearHead, rows: RowSet, coupled: int) -> int:
-    """How many rows can be coupled: none where they are shared out, since nothing gathers them, or memory is short."""
-    processes = float(rows.total(torch.ones((), dtype=torch.float64)))
-    coupled = min(len(rows), coupled)
-    numbers = coupled * (2 * coupled + 3 * objective.n_features + objective.n_classes)
-    return coupled if processes == 1.0 and rows.affords(8 * (BLOCK_COPIES * block_entries(objective) + numbers)) else 0
-
-
-def block_entries(objective: LinearHead) -> int:
-    """Numbers in the blocks of all classes."""
-    return objective.n_classes * objective.n_features**2
-
-
 def blocks_pay(objective: LinearHead, rows: RowSet) -> bool:
     """Whether blocks save more than forming them costs, counted in multiplications, and fit beside the rows.
 
     With more weights than rows they would be larger than the set, and made of too few rows each.
     """
-    entries = block_entries(objective)
+    entries = objective.n_classes * objective.n_features**2
     if objective.constant_curvature or objective.n_parameters > len(rows):
         return False
-    coupled = at_hand(objective, rows, COUPLED_ROWS)
     if not rows.affords(BLOCK_COPIES * 8 * entries):
         return False
-    forming = entries * (min(len(rows), SAMPLED_ROWS) + objective.n_features + 1.5 * coupled)
-    forming += coupled**2 * (objective.n_parameters + coupled / 3)
+    forming = entries * (min(len(rows), SAMPLED_ROWS) + objective.n_features)
     product = 2.0 * len(rows) * objective.n_parameters
-    applying = READING * (2 * entries + coupled**2) + 2 * coupled * objective.n_parameters
-    with_blocks = forming / FACTORISING + ITERATIONS_WITH_BLOCKS * (product + applying)
+    with_blocks = forming / FACTORISING + ITERATIONS_WITH_BLOCKS * (product + READING * entries)
     return with_blocks < ITERATIONS * product
 
 
-def precondition(curvature: Curvature, scale: float, shift: float = 0.0) -> Preconditioner:
-    """Whichever is the cheaper, the solve included."""
+def precondition(curvature: Curvature, scale: float, shift: float = 0.0) -> Preconditioner | None:
+    """Whichever is the cheapest, the solve included; None where none is worth its work."""
     if blocks_pay(curvature.objective, curvature.rows):
         return ClassBlocks(curvature, scale, shift)
-    if too_wide(curvature.objective, curvature.rows):
-        return Unconditioned(curvature, scale, shift)
-    return KroneckerPreconditioner(curvature, scale, shift)
+    return None if too_wide(curvature.objective, curvature.rows) else KroneckerPreconditioner(curvature, scale, shift)

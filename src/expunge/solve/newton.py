@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -288,14 +289,14 @@ class Hessian:
         n_forget: int = 0,
     ) -> None:
         self.curvature, self.scale, self.pull, self.forget, self.n_forget = curvature, scale, pull, forget, n_forget
-        self._preconditioner = last.preconditioner if isinstance(last, Hessian) else near
+        self.near = last.preconditioner if isinstance(last, Hessian) else near
 
-    @property
+    @cached_property
     def preconditioner(self) -> Preconditioner | None:
         """Made once, from the first Hessian; None where it has no structure to make one from."""
-        if self._preconditioner is None and isinstance(self.curvature, Curvature):
-            self._preconditioner = precondition(self.curvature, self.scale, self.pull)
-        return self._preconditioner
+        if self.near is None and isinstance(self.curvature, Curvature):
+            return precondition(self.curvature, self.scale, self.pull)
+        return self.near
 
     def product(self, direction: Tensor) -> Tensor:
         image: Tensor = self.curvature.product(direction).add_(direction, alpha=self.pull).mul_(self.scale)

@@ -40,7 +40,6 @@ COMMANDS = {
     "sign": "sign result --sign-key key --out out.json",
     "report": "report result --out out.html",
     "card": "card result --out out.md",
-    "verify": "verify result/statement.json --model result/model.safetensors --svr out.json --sign-key key",
     "train": "train --data source.npz --l2 0.1 --max-norm 1.0 --out out.safetensors --deposit out.deposit",
     "deposit": "deposit --model model.safetensors --data source.npz --out out.deposit --figure out.png",
     "unlearn": "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 0.5 "
@@ -191,7 +190,6 @@ def limited() -> None:
         "desk report desk --out out/pages",
         "card result --out out/README.md",
         "sign result --sign-key key --out out/signed.json",
-        "verify result/statement.json --model result/model.safetensors --svr out/verdict.json",
     ],
 )
 def test_a_full_disk(line: str, box: Path, snapshot: Callable[[Path], dict[str, str]]) -> None:

@@ -6,16 +6,6 @@
 
 The signature is checked before the payload is parsed, on bytes that include the payload's type and length. A file must
 be, byte for byte, what `seal` writes: JSON and base64 have many spellings of one value, and none but ours is accepted.
-
-What was verified or audited is said to other tools in the words of in-toto alone:
-
-    verification_result   Simple Verification Result, https://in-toto.io/attestation/svr/v0.1
-    audit_result          Test Result, https://in-toto.io/attestation/test-result/v0.1
-
-Both are made from the public statement, from digests and from verdicts, never from a number of the dossier: they may be
-handed out. They have the fields that in-toto defines and no others, since readers of some languages refuse unknown
-ones. A verification result lists what holds; there is none of a statement that failed. Signed, they are in the same
-envelope as statements (`seal_in_toto`).
 """
 
 from __future__ import annotations
@@ -26,9 +16,8 @@ import contextlib
 import hashlib
 import json
 import stat
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,101 +32,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from expunge import __version__
 from expunge.certificate.claim import Json
 from expunge.certificate.dossier import SIZE_LIMIT, Certificate, bytes_of_at_most, require_at_most
 from expunge.certificate.rules import Check
 from expunge.certificate.statement import Statement, parse_document
-from expunge.certificate.verify import UNSIGNED, Verdict, verdict_sentence, verify, verify_statement
+from expunge.certificate.verify import UNSIGNED, Verdict, verify, verify_statement
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.files import readable
 from expunge.runtime.strict_json import read_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-SVR_TYPE = "https://in-toto.io/attestation/svr/v0.1"
-TEST_RESULT_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
-VERIFIER = f"https://expunge.invalid/verify/{__version__}"  # names, not places: nothing is fetched
-AUDITOR = f"https://expunge.invalid/audit/{__version__}"
-PREFIX = "EXPUNGE_"
-MODEL_NAME, STATEMENT_NAME, SIGNED_NAME = "model.safetensors", "statement.json", "statement.signed.json"
-AUTHENTICATED, NOT_AUTHENTICATED = "VERDICT_AUTHENTICATED", "VERDICT_CONSISTENT_NOT_AUTHENTICATED"
-PASSED, WARNED, FAILED = "PASSED", "WARNED", "FAILED"
-
-
-@dataclass(frozen=True)
-class AttestedFile:
-    """A file that is spoken of. Its name is what Expunge calls it: the name it was given may say whose it is."""
-
-    name: str
-    sha256: str
-    annotations: Json = field(default_factory=dict)
-
-    def to_json(self) -> Json:
-        told = {"annotations": self.annotations} if self.annotations else {}
-        return {"name": self.name, "digest": {"sha256": self.sha256}, **told}
-
-
-def subjects_of(statement: Statement, file_sha256: str, *, signed: bool = False) -> tuple[AttestedFile, AttestedFile]:
-    """The published model and the statement's file."""
-    name = SIGNED_NAME if signed else STATEMENT_NAME
-    return AttestedFile(MODEL_NAME, statement.model_sha256), AttestedFile(name, file_sha256)
-
-
-def verification_result(
-    statement: Statement,
-    file_sha256: str,
-    *,
-    signed_by: str | None = None,
-    dossier: bool = False,
-    deposits: bool = False,
-    forgotten: bool = False,
-    time: str | None = None,
-) -> Json:
-    """That a statement and its model were checked just now, and what else was; only for what passed.
-
-    The verdict comes first: authenticated where a signature was checked, by the key `signed_by`, else consistent, not
-    authenticated. The status is the certificate's own.
-    """
-    beyond = {"DOSSIER_CONSISTENT": dossier, "DEPOSITS_CONSISTENT": deposits, "FORGOTTEN_ROWS_LEFT": forgotten}
-    held = [NOT_AUTHENTICATED if signed_by is None else AUTHENTICATED, "STATEMENT_CONSISTENT", "MODEL_IS_THE_ONE"]
-    held += [name for name, checked in beyond.items() if checked]
-    held.append(f"STATUS_{statement.status.upper()}")
-    model, document = subjects_of(statement, file_sha256, signed=signed_by is not None)
-    said = {"verdict": verdict_sentence(signed_by), "status": statement.status}
-    promised = said | {"epsilon": statement.epsilon, "delta": statement.delta}
-    moment = time or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    predicate = {
-        "verifier": {"id": VERIFIER},
-        "timeCreated": moment,
-        "properties": [PREFIX + name for name in held],
-    }
-    return _in_toto([model, replace(document, annotations=promised)], SVR_TYPE, predicate)
-
-
-def audit_result(subjects: Sequence[AttestedFile], outcomes: dict[str, str], setting: Json) -> Json:
-    """How audits of a model ended, by name; `setting` is how they were run, of which everybody may know."""
-    worst = next((kind for kind in (FAILED, WARNED) if kind in outcomes.values()), PASSED)
-    named = {
-        f"{kind.lower()}Tests": [f"{PREFIX}AUDIT_{name.upper()}" for name, ended in outcomes.items() if ended == kind]
-        for kind in (PASSED, WARNED, FAILED)
-    }
-    configuration = [{"name": "expunge audit", "uri": AUDITOR, "annotations": setting}]
-    return _in_toto(subjects, TEST_RESULT_TYPE, {"result": worst, "configuration": configuration, **named})
-
-
-def _in_toto(subjects: Sequence[AttestedFile], kind: str, predicate: Json) -> Json:
-    named = [subject.to_json() for subject in subjects]
-    return {"_type": STATEMENT_TYPE, "subject": named, "predicateType": kind, "predicate": predicate}
-
-
-def as_file(content: Json) -> bytes:
-    """An in-toto statement as an unsigned file."""
-    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
-
-
-# Signed statements: Ed25519 over a DSSE envelope whose payload is an in-toto statement.
-
-
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: nothing is fetched
 KEY_LIMIT = 10_000
@@ -230,17 +134,18 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 def in_toto(document: Statement) -> Json:
     """An in-toto statement about the published model."""
-    return _in_toto([AttestedFile(MODEL_NAME, document.model_sha256)], PREDICATE_TYPE, document.content)
+    subject = {"name": "model.safetensors", "digest": {"sha256": document.model_sha256}}
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [subject],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": document.content,
+    }
 
 
 def seal(document: Statement, key: Ed25519PrivateKey) -> bytes:
     """The signed statement's file."""
-    return seal_in_toto(in_toto(document), key)
-
-
-def seal_in_toto(content: Json, key: Ed25519PrivateKey) -> bytes:
-    """The signed file of any in-toto statement that may be handed out."""
-    payload = json.dumps(content, allow_nan=False).encode()
+    payload = json.dumps(in_toto(document), allow_nan=False).encode()
     signature = key.sign(pae(PAYLOAD_TYPE, payload))
     return _envelope(payload, keyid_of(key.public_key()), signature)
 
@@ -299,10 +204,9 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
 
 @dataclass(frozen=True)
 class StatementFile:
-    """What was in a statement's file, the digest of that file, and the key that signed it, where that was checked."""
+    """What was in a statement's file, and the key that signed it, where that was checked."""
 
     document: Statement | Certificate
-    sha256: str
     signed_by: str | None = None
 
 
@@ -311,7 +215,7 @@ def open_file(
 ) -> StatementFile:
     """A statement's file, read once: with a key the signature is checked before anything is parsed."""
     content = bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
-    digest, signed = hashlib.sha256(content).hexdigest(), is_envelope(content)
+    signed = is_envelope(content)
     if not signed and (require_signature or public_key is not None):
         raise VerificationFailed(
             f"{path}: {UNSIGNED}",
@@ -320,7 +224,7 @@ def open_file(
         )
     if public_key is not None:
         key = read_public_key(public_key)
-        return StatementFile(open_envelope(content, key, str(path)), digest, keyid_of(key))
+        return StatementFile(open_envelope(content, key, str(path)), keyid_of(key))
     if signed:
         raise FileError(
             f"{path} is signed",
@@ -328,7 +232,7 @@ def open_file(
             "Give it with --public-key, or check the unsigned statement.json beside it.",
         )
     require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
-    return StatementFile(_parse(content, Path(path)), digest)
+    return StatementFile(_parse(content, Path(path)))
 
 
 def _parse(content: bytes, path: Path) -> Statement | Certificate:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from expunge.cli.console import end_stopped, out, progress
-from expunge.cli.files import LABEL, VerdictFile, verdict_file
+from expunge.cli.files import LABEL
 from expunge.cli.options import command, written_to
 from expunge.cli.unlearn import MATCH_CLASSES
 from expunge.runtime.values import option
@@ -141,12 +141,6 @@ def audit(
     target: Path | None = written_to(
         "A new folder for audit.json and audit.png; also makes a stopped run continuable."
     ),
-    test_result: Path | None = option(
-        "With --certificate or --published: write the outcome to a new file that other tools read, an in-toto Test "
-        "Result. It says passed or failed, and nothing of the dossier's numbers.",
-        new=(),
-    ),
-    sign_key: Path | None = option("With --test-result: sign it with this Ed25519 private key."),
 ) -> Any:
     """Is the certificate true? Claimed against observed epsilon, with confidence.
 
@@ -159,22 +153,18 @@ def audit(
     expunge audit --certificate result/private/dossier.json --model model.safetensors
                   --retain retain.npz --forget forget.npz --surrogate surrogate.npz
     expunge audit --published result/model.safetensors --before model.safetensors
-                  --forget forget.npz --fresh fresh.npz --test-result audit.json
+                  --forget forget.npz --fresh fresh.npz
     """
-    from expunge.evaluate.audit import TASKS, audited_subjects, make_task, source_free_from_files, task_from_files
+    from expunge.evaluate.audit import TASKS, make_task, source_free_from_files, task_from_files
 
-    verdict = verdict_file("--test-result", test_result, sign_key)
-    of = (certificate, None) if fresh is None else (None, published)
-    subjects = () if verdict is None else audited_subjects(*of)
     if fresh is not None:
         look = source_free_from_files(published, before, forget, fresh, label)
-        return _report_look(look, target, verdict, subjects)
+        return _report_look(look, target)
     if certificate is not None:
         tasks = [task_from_files(certificate, model, retain, forget, surrogate, label, deposit)]
     else:
         tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
     audits = _run_audits(tasks, runs, confidence, target)
-    _attest_audits(verdict, subjects, audits, runs, confidence)
     _print_audits(audits, runs, confidence, target)
     return _content(audits), int(any(one.contradicted for one in audits.values()))
 
@@ -183,20 +173,6 @@ def _content(audits: dict[str, Any]) -> dict[str, Any]:
     return {
         name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
     }
-
-
-def _attest_audits(
-    verdict: VerdictFile | None, subjects: tuple[Any, ...], audits: dict[str, Any], runs: int, confidence: float
-) -> None:
-    """The outcome for other tools: what was claimed, and whether it was contradicted; nothing that was observed."""
-    from expunge.certificate.sign import FAILED, PASSED, audit_result
-
-    if verdict is None:
-        return
-    (one,) = audits.values()
-    setting = {"runs": runs, "confidence": confidence, "epsilon": one.epsilon, "delta": one.delta}
-    outcomes = {name: FAILED if one.contradicted else PASSED for name, one in audits.items()}
-    verdict.write(audit_result(subjects, outcomes, setting))
 
 
 def _run_audits(tasks: list[Any], runs: int, confidence: float, target: Path | None) -> dict[str, Any]:
@@ -237,15 +213,10 @@ def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: 
     out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
 
 
-def _report_look(
-    look: Any, target: Path | None, verdict: VerdictFile | None, subjects: tuple[Any, ...]
-) -> dict[str, Any]:
+def _report_look(look: Any, target: Path | None) -> dict[str, Any]:
     """What a look without the source shows: written where that is wanted, and on the screen."""
-    from expunge.certificate.sign import audit_result
     from expunge.rows.output import write_folder
 
-    if verdict is not None:
-        verdict.write(audit_result(subjects, {"forget_rows": look.outcome}, {"compared": "forget and fresh rows"}))
     content: dict[str, Any] = {"source_free": asdict(look) | {"sentence": look.sentence}}
     if target is not None:
         write_folder(target, {"audit.json": _as_text(content)})

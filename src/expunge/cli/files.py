@@ -189,29 +189,3 @@ def write_result(target: Path, result: Any, key: Any = None, *, deposit: Path | 
         "left (an auditor who is to check both has to do so first)"
     )
     return content | {"deposit_file": str(left), "destroy": str(deposit)}
-
-
-@dataclass(frozen=True)
-class VerdictFile:
-    """Where a verdict is to be written for other tools, and the key to sign it with, where there is one."""
-
-    path: Path
-    key: Any
-
-    def write(self, content: dict[str, Any]) -> None:
-        """The in-toto statement's file, whole."""
-        from expunge.certificate.sign import as_file, seal_in_toto
-        from expunge.rows.output import write_file
-
-        write_file(self.path, as_file(content) if self.key is None else seal_in_toto(content, self.key))
-        out.print(f"written: {self.path}")
-
-
-def verdict_file(flag: str, path: Path | None, sign_key: Path | None) -> VerdictFile | None:
-    """Where `flag` wants a verdict, and the key of --sign-key; looked at before any work is done."""
-    from expunge.certificate.sign import read_private_key
-    from expunge.errors import OptionError
-
-    if path is None and sign_key is not None:
-        raise OptionError("--sign-key", f"it signs what {flag} writes", f"Give {flag} too, or leave it out.")
-    return None if path is None else VerdictFile(path, None if sign_key is None else read_private_key(sign_key))

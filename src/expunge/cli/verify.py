@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.cli.console import err, out
-from expunge.cli.files import LABEL, read_rows, verdict_file
+from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import argument, command, options_of, written_to
 from expunge.runtime.values import option
 
@@ -108,12 +108,6 @@ def verify(
     ),
     deposits: Deposits = options_of(Deposits),
     verbose: bool = option("Name every check, and everything that is wrong.", section="Output"),
-    svr: Path | None = option(
-        "With --model: write the verdict to a new file that other tools read, an in-toto Simple Verification Result. "
-        "There is none of what fails.",
-        new=(),
-    ),
-    sign_key: Path | None = option("With --svr: sign it with this Ed25519 private key."),
 ) -> Any:
     """Check a statement: recompute from the file alone what follows from what it says, and its model.
 
@@ -131,17 +125,12 @@ def verify(
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
                    --deposit model.deposit --deposit-after result/private/model.deposit --forget forget.npz
-    expunge verify result/statement.json --model result/model.safetensors --svr verdict.json
     """
-    from expunge.certificate.sign import open_file, verification_result, verify_opened
-    from expunge.certificate.statement import Statement
+    from expunge.certificate.sign import open_file, verify_opened
     from expunge.errors import VerificationFailed
 
-    attest = verdict_file("--svr", svr, sign_key)
     try:
         opened = open_file(statement, public_key, require_signature=require_signature)
-        if attest is not None:
-            _require_attestable(opened.document, model)
         verdict = verify_opened(opened, statement, model, dossier)
         verdict += deposits.check(dossier, model)
     except VerificationFailed as failed:
@@ -157,17 +146,6 @@ def verify(
         "signature_checked": verdict.signed_by is not None,
     }
     _print_verdict(opened.document, verdict, verbose)
-    if attest is not None and isinstance(opened.document, Statement):
-        attest.write(
-            verification_result(
-                opened.document,
-                opened.sha256,
-                signed_by=opened.signed_by,
-                dossier=checked["dossier_checked"],
-                deposits=checked["deposits_checked"],
-                forgotten=checked["forgotten_checked"],
-            )
-        )
     return {
         "verdict": verdict.word,
         "verdict_means": verdict.sentence,
@@ -177,23 +155,6 @@ def verify(
         **({"deposits_are": GENUINE} if checked["deposits_checked"] else {}),
         "checks": [check.name for check in verdict],
     }
-
-
-def _require_attestable(document: Any, model: Path | None) -> None:
-    """Only a public statement with its model is spoken of in public."""
-    from expunge.certificate.statement import Statement
-    from expunge.errors import FileError, OptionError
-
-    if not isinstance(document, Statement):
-        raise FileError(
-            f"it has schema {document.content['schema']!r}",
-            "a verdict for others is about a statement; this tells who left",
-            "Give statement.json, with --dossier where the dossier is to be checked too.",
-        )
-    if model is None:
-        raise OptionError(
-            "--svr without --model", "the verdict is about a model and its statement", "Give the published model."
-        )
 
 
 def _print_failure(failed: Any, verbose: bool) -> None:

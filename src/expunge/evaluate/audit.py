@@ -20,7 +20,6 @@ order's.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -41,9 +40,7 @@ from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate
-from expunge.certificate.sign import FAILED, MODEL_NAME, PASSED, WARNED, AttestedFile, subjects_of
-from expunge.certificate.statement import Statement, read_document, statement_of
-from expunge.certificate.verify import verify
+from expunge.certificate.statement import Statement, read_document
 from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.make import make_deposit, optimum
 from expunge.distance import Distance
@@ -59,7 +56,6 @@ from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_byt
 from expunge.request.promise import Declared, Execution, Promise
 from expunge.request.request import LinearSubject, Request, head_of
 from expunge.rows.output import UnfinishedRun
-from expunge.runtime.files import readable
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -593,31 +589,6 @@ def source_free_from_files(
     return source_free(head_of(model, model.record), model.matrix(), *rows, before=weights)
 
 
-def audited_subjects(certificate_file: Path | None, published: Path | None) -> tuple[AttestedFile, ...]:
-    """What an audit was about, for those who may not see the dossier: published model and statement, by digest.
-
-    Of a dossier, which is verified first, they are those that were handed out with it; else it is the model's file.
-    """
-    if certificate_file is None:
-        if published is None:
-            raise OptionError(
-                "--test-result with built-in tasks",
-                "a result for others is about a model of yours",
-                "Give --certificate, or --published with --fresh.",
-            )
-        return (AttestedFile(MODEL_NAME, hashlib.sha256(readable(published).read_bytes()).hexdigest()),)
-    dossier = read_document(certificate_file)
-    if isinstance(dossier, Statement):
-        raise FileError(
-            f"{certificate_file} has schema {dossier.content['schema']!r}",
-            "a result for others is about the statement of a dossier",
-            "Give private/dossier.json of a result.",
-        )
-    verify(dossier)
-    statement = statement_of(dossier)
-    return subjects_of(statement, hashlib.sha256(statement.to_json().encode()).hexdigest())
-
-
 def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
     """Retraining is by the deposit's objective where there is one: a fixed C is shared by fewer, a bias may be free."""
     if (deposit := request.deposit) is not None:
@@ -653,22 +624,22 @@ class SourceFree:
 
     @property
     def outcome(self) -> str:
-        """`FAILED` if a trace was found, `PASSED` if one was visible before and is not now; else nothing is known."""
+        """`failed` if a trace was found, `passed` if one was visible before and is not now; else nothing is known."""
         if self.after_p is not None and self.after_p <= FOUND:
-            return FAILED
+            return "failed"
         visible = self.after_p is not None and self.before_p is not None and self.before_p <= VISIBLE
-        return PASSED if visible else WARNED
+        return "passed" if visible else "unknown"
 
     @property
     def sentence(self) -> str:
         """The outcome in one line."""
         if self.after_p is None:
             return "meaningless: " + "; ".join(self.after.flags)
-        if self.outcome == FAILED:
+        if self.outcome == "failed":
             return "TRACE FOUND: forget rows still have smaller losses than fresh ones"
         if self.before_p is None:
             return "no trace found; without the model from before it is not known whether one could have been"
-        if self.outcome == WARNED:
+        if self.outcome == "unknown":
             return "no trace found, but none was visible before either: this audit has no power here"
         return "no trace found, though one was visible before"
 

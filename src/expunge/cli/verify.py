@@ -29,8 +29,8 @@ class Deposits:
         section="For the auditor",
     )
     deposit: Path | None = option(
-        "With --deposit-after: the deposit the rows were taken out of. Check that so many rows can have left it; that "
-        "they did, only --forget shows.",
+        "With --deposit-after: the deposit the rows were taken out of. Check that the later one is this one with fewer "
+        "rows; that these rows left it, only --forget shows.",
         None,
     )
     forget: Path | None = option(

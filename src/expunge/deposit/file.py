@@ -24,7 +24,6 @@ from expunge.bounds.calibration import power_of_four
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.deposit.matrices import (
     Blocks,
-    DeviceEllipsoid,
     Gram,
     Norm,
     cholesky_error,
@@ -197,9 +196,7 @@ class Deposit:
             norm.least / (1.0 + 2.0**-20),
             trace,
         )
-        if self.device.type == "cpu":
-            return Ellipsoid(*known, factors=self.shape.numpy())
-        return DeviceEllipsoid(*known, shape=self.shape)
+        return Ellipsoid(*known, factors=self.shape.cpu().numpy())
 
     @cached_property
     def output_noise(self) -> float:

@@ -9,10 +9,9 @@ shows that a matrix is positive definite but for `(q + 4) u trace` (Rump 2006), 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
-from expunge.bounds.ellipsoid import TWICE, Ellipsoid, exact_sum, two_product, two_sum
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
 from expunge.heads.tangent import JacobianRows
@@ -280,7 +278,6 @@ HALF = 2.0**15  # two parts of a feature: whole numbers of 15 bits each, sign in
 EXACT_BELOW = 2.0**53  # sums of such products are exact in float64
 POWER = 0.75  # t: predictions that are sure make the Hessian flatter than the second moments
 FEW_FEATURES = 1_000  # up to which that power is taken: it needs all eigenvalues, at every deletion
-TOGETHER = 1 << 25  # products at a time, where noise is drawn on a device
 NEARLY = 1e-9  # of a feature's square: what of it may be left beside others to be looked at as nothing
 
 
@@ -481,66 +478,3 @@ def too_small() -> DataError:
         "noise takes its shape from features that are rounded to 1/512",
         "Scale the features to ordinary size; where all rows but such have left, delete the model and its deposit.",
     )
-
-
-# Drawing noise of this shape on a GPU ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DeviceEllipsoid(Ellipsoid):
-    """Noise whose factors, b x q x q, are on a device; it is drawn there, by the same arithmetic.
-
-    Of n weights the shape has n^2 numbers; to send them over and to go through them with twice the digits on a
-    processor takes many times as long as all the rest of a request. Sums and products of float64 are rounded on a GPU
-    as they are anywhere: none of those below is fused with another, since each is a call of its own.
-    """
-
-    shape: Tensor | None = None
-
-    def whitened(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        parts = torch.from_numpy(vectors.reshape(len(vectors), *self._parts)).to(self._factors)
-        if len(self._factors) == 1:
-            return np.asarray((parts @ self._factors[0]).reshape(len(vectors), -1).cpu())
-        by_block = torch.bmm(parts.transpose(0, 1), self._factors)  # a broadcast product would copy them for each
-        return np.asarray(by_block.transpose(0, 1).reshape(len(vectors), -1).cpu())
-
-    @property
-    def _factors(self) -> Tensor:
-        assert self.shape is not None
-        return self.shape
-
-    @property
-    def _parts(self) -> tuple[int, int]:
-        size = int(self._factors.shape[-1])
-        return self.n_parameters // size, size
-
-    def _shared(self, normals: NDArray[np.float64]) -> Iterator[tuple[Any, NDArray[np.float64]]]:
-        if len(self._factors) == 1:
-            yield self._factors[0], normals
-        else:
-            yield from zip(self._factors, normals[:, None], strict=True)
-
-    def _backward(self, factor: Any, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        columns = torch.from_numpy(np.ascontiguousarray(rows.T)).to(factor)
-        return np.asarray(torch.linalg.solve_triangular(factor.T, columns, upper=True).T.cpu())
-
-    def _left(
-        self, factor: Any, solutions: NDArray[np.float64], beyond: NDArray[np.float64], normals: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """`z - L' (y + beyond)` with twice the digits of float64, some columns of L at a time."""
-        own, more, goal = (
-            torch.from_numpy(np.ascontiguousarray(each)).to(factor) for each in (solutions, beyond, normals)
-        )
-        left, squares = torch.empty_like(goal), torch.zeros(len(own), dtype=torch.float64, device=factor.device)
-        step = max(1, TOGETHER // own.numel())
-        for start in range(0, len(factor), step):
-            columns = slice(start, start + step)
-            transposed = factor[start:, columns].T.contiguous()  # above the diagonal there is nothing
-            products, lost = two_product(transposed, own[:, None, start:])
-            smaller = (lost + transposed * more[:, None, start:]).sum(dim=2)
-            total, off = exact_sum(products, torch.concatenate)
-            difference, rounded = two_sum(goal[:, columns], -total)
-            left[:, columns] = difference + (rounded - off - smaller)
-            squares += (own[:, start:].abs() @ transposed.abs().T).square().sum(dim=1)
-        unseen = squares.sqrt() * ((len(factor) + 64) * TWICE)
-        return np.asarray(left.cpu()), np.asarray(unseen.cpu())

@@ -19,11 +19,6 @@ from expunge.bounds.deposit import (
     THIRD,
     DepositFacts,
     SurrogateFacts,
-    bend,
-    bend_slope,
-    bend_third,
-    bend_third_slope,
-    weighted_radius,
 )
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
@@ -163,13 +158,11 @@ class RetainedProblem:
 
 # Where the retrained weights are around the step: the region by every route, of which the smallest is taken ---------
 # A route measures the error by a matrix M of its own and finds a radius in that norm; bounds/deposit.py has the formula
-# of each. Here are the numbers that they follow from, each rounded up. A route also knows a `floor` that its size is
-# not below, from diagonals alone, so that most are never worked out.
+# of each. Here are the numbers that they follow from, each rounded up.
 
 RouteFacts = tuple[DepositFacts, Norm | None]  # the numbers of a route, and the norm it measures by (plain has none)
 LARGEST_REACH = 600.0  # beyond it e^R is of no use
 UP = 1.0 + 2.0**-30  # for the float64 arithmetic of one number
-GAIN = 1.1  # a route that can be smaller by no more than this factor is not tried
 FACTORS = (0.25, 4.0)  # of the balance of the two parts of a long-row matrix, which is tried first
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
 MANY = 1500  # weights: from here on that alone is tried
@@ -201,16 +194,11 @@ def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = Non
     if problem.sums.third is None:
         return linear.solution(like)
     update, left, steps = problem.third_order_step()
-    third = Routes(problem, update, left, third=True)
+    third = Routes(problem, update, left, third=True, steps=steps)
     if like is not None:
-        return _with_steps(third.solution(like), steps) if like.route.endswith(THIRD) else linear.solution(like)
-    best = _with_steps(third.solution(), steps)
-    other = linear.solution(below=math.inf if best is None else best.facts.size)
-    return min((each for each in (best, other) if each is not None), key=lambda each: each.facts.size, default=None)
-
-
-def _with_steps(solution: Solution | None, steps: int) -> Solution | None:
-    return None if solution is None else replace(solution, steps=steps)
+        return third.solution(like) if like.route.endswith(THIRD) else linear.solution(like)
+    both = (each for each in (third.solution(), linear.solution()) if each is not None)
+    return min(both, key=lambda each: each.facts.size, default=None)
 
 
 def difference(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
@@ -230,7 +218,7 @@ class Routes:
     """Every route for one update, and what they share.
 
     `left_over` is what its equation left, `lost` what float64 lost of that beyond the deposit's own sums; `third` if
-    third derivatives are in it.
+    third derivatives are in it; `steps` counts solutions of the system.
     """
 
     problem: RetainedProblem
@@ -238,40 +226,31 @@ class Routes:
     left_over: Tensor
     lost: float = 0.0
     third: bool = False
+    steps: int = 1
 
-    def solution(self, like: DepositFacts | None = None, *, below: float = math.inf) -> Solution | None:
-        """The smallest region of this update, or the one most `like` what is said; routes that cannot be `below` a
-        size are not tried."""
-        found = self.measurements(GAIN, below) if like is None else self.measurements(ties=True)
-        candidates = [facts for facts, _ in found if math.isfinite(facts.size)]
+    def solution(self, like: DepositFacts | None = None) -> Solution | None:
+        """The smallest region of this update, or the one most `like` what is said."""
+        candidates = [facts for facts, _ in self.measurements(ties=like is not None) if math.isfinite(facts.size)]
         if not candidates:
             return None
         best = min(candidates, key=lambda each: each.size if like is None else difference(each, like))
-        return Solution(self.update, best, float(self.left_over.norm()))
+        return Solution(self.update, best, float(self.left_over.norm()), steps=self.steps)
 
     @cached_property
     def every(self) -> tuple[RouteFacts, ...]:
         """All of them, worked out once."""
         return tuple(self.measurements())
 
-    def measurements(self, gain: float = 0.0, below: float = math.inf, *, ties: bool = False) -> Iterator[RouteFacts]:
-        """The numbers of each route, those that can give least first.
-
-        With a `gain` the others are left out once none of them could be smaller than the smallest by such a factor.
-        Factors are tried of the smallest on long rows, and with `ties` of all of them.
-        """
-        smallest_yet, long_rows = math.inf, []
-        for route in sorted(self.routes, key=lambda each: each.floor):
-            if gain * route.floor >= smallest_yet or route.floor > below:
-                break
+    def measurements(self, *, ties: bool = False) -> Iterator[RouteFacts]:
+        """The numbers of each route; other factors are tried of the smallest on long rows, with `ties` of all."""
+        long_rows = []
+        for route in self.routes:
             for facts, norm in route.facts():
-                smallest_yet = min(smallest_yet, facts.size)
                 if isinstance(route, LongRowsRoute) and math.isfinite(facts.size):
                     long_rows.append((facts.size, route))
                 yield facts, norm
-        again = long_rows if ties else sorted(long_rows, key=lambda each: each[0])[:1]
-        for _, route in again:
-            if self.update.numel() <= MANY and gain * route.floor < smallest_yet:
+        if self.update.numel() <= MANY:
+            for _, route in long_rows if ties else sorted(long_rows, key=lambda each: each[0])[:1]:
                 for factor in FACTORS:
                     yield from route.facts(factor)
 
@@ -388,27 +367,11 @@ class Routes:
         centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
         return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error, below / 2.0)
 
-    # Floors ----------------------------------------------------------------------------------------------------------
-
-    def stretch(self, diagonal: Tensor, gone: Tensor) -> float:
-        """`lambda_max(M^-1 A)` is not below this: unit vectors, with the diagonal of A, and of what M lacks."""
-        setting = self.problem.setting
-        # of each number on a diagonal, what the stiff direction has in it: the other classes can take it away
-        common = setting.stiff / len(self.update) if setting.shift_free else 0.0
-        left = self.problem.system.matrix.diagonal - common - gone
-        return float((diagonal / left.clamp(min=1e-300)).max()) if bool((left > 0.0).all()) else math.inf
-
-    @cached_property
-    def least_remainder(self) -> float:
-        """What range and plain route have beyond what is known, but for their own factor."""
-        beyond = bend_third(self.reach) if self.third else bend(self.reach)
-        return beyond * self.curved(self.problem.sums.curvature, 0.0)
-
 
 @dataclass(frozen=True)
 class Route:
-    """A way to a region: its size is not below `floor`; `facts` are the numbers that the formula of its radius takes,
-    for a factor where there is one to choose."""
+    """A way to a region: `facts` are the numbers that the formula of its radius takes, for a factor where there is one
+    to choose."""
 
     of: Routes
     name: ClassVar[str]
@@ -417,10 +380,6 @@ class Route:
     def label(self) -> str:
         """The name, with the order of the remainder."""
         return self.name + THIRD if self.of.third else self.name
-
-    @cached_property
-    def floor(self) -> float:
-        return 0.0
 
     def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
         raise NotImplementedError
@@ -441,13 +400,6 @@ class RangeRoute(Route):
     """`M = e^-R H' + reg`: along u no row's Hessian changes by more than e^R."""
 
     name = RANGE
-
-    @cached_property
-    def floor(self) -> float:
-        of = self.of
-        gone = -math.expm1(-of.reach) * of.problem.sums.curvature.diagonal
-        stretched = math.sqrt(of.stretch(of.shape_seen.diagonal, gone))
-        return of.least_remainder * math.exp(of.reach / 2.0) * stretched
 
     def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
         of, reach, sums = self.of, self.of.reach, self.of.problem.sums
@@ -482,20 +434,6 @@ class LongRowsRoute(Route):
 
     name = LONG_ROWS
 
-    @cached_property
-    def floor(self) -> float:
-        """M lacks at least `r sqrt(H_2 H)`, whatever the share."""
-        of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
-        own, weighted = (each.diagonal.clamp(min=0.0) for each in (sums.curvature, sums.weighted[self.index]))
-        gone = length * (own * weighted).sqrt()
-        moments = of.problem.setting.gauges[self.index].factor.square().sum(dim=-1)
-        moments = moments.repeat(of.problem.system.matrix.size // len(moments))
-        slope = bend_third_slope(of.reach) * length if of.third else bend_slope(of.reach)
-        beyond = slope * length * of.curved(sums.weighted[self.index], 0.0)
-        rho = beyond * math.sqrt(of.stretch(weighted if of.third else own, gone))
-        steep = of.stretch(moments, gone) * of.stretch(weighted, gone) * math.exp(of.reach)
-        return weighted_radius(math.sqrt(steep), rho) * math.sqrt(of.stretch(of.shape_seen.diagonal, gone))
-
     def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
         of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
         gauge, weighted = of.problem.setting.gauges[self.index], sums.weighted[self.index]
@@ -522,12 +460,6 @@ class PlainRoute(Route):
     """M = I, for a regulariser that leaves no weight free."""
 
     name = PLAIN
-
-    @cached_property
-    def floor(self) -> float:
-        of = self.of
-        largest_two = of.problem.sums.curvature.diagonal.max() * of.shape_seen.diagonal.max()
-        return of.least_remainder * math.sqrt(max(0.0, float(largest_two))) / of.problem.penalty.l2
 
     def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
         of, sums, l2 = self.of, self.of.problem.sums, self.of.problem.penalty.l2

@@ -27,16 +27,16 @@ from expunge.bounds.calibration import LEVELS, mu_for
 from expunge.bounds.deposit import LONG_ROWS, LOST, PLAIN, DepositFacts, way_of
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
-from expunge.certificate.claim import Json, PublicNote, route_failure
+from expunge.certificate.claim import Json, route_failure
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
 from expunge.deposit.file import Deposit
-from expunge.deposit.matrices import GRID, UNIT_ROUNDOFF, Blocks, is_definite, rested
+from expunge.deposit.matrices import UNIT_ROUNDOFF, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.sums import Sums, sizes_of
+from expunge.deposit.sums import Sums
 from expunge.deposit.with_surrogate import (
     SurrogateRegion,
     SurrogateTerms,
@@ -52,13 +52,10 @@ from expunge.heads.rows import in_memory
 from expunge.model import read_model
 from expunge.record import loss_named, read_published
 from expunge.request.sets import (
-    FORCED,
     FORGET,
     SURROGATE,
     Multiplicities,
-    against_the_distance,
     is_labelled,
-    refuse_squashed,
     rows_of,
     survey,
     weighted_rows,
@@ -116,12 +113,12 @@ def verify_deposits(
             smallest = smallest_region(after.problem)
             stated = smallest_region(after.problem, like=_stated_region(content))
         else:
-            rows, compared = surrogate_checks(content, distance, after, surrogate)
+            rows, not_copied = surrogate_rows(distance, after, surrogate)
             step, terms = step_with_surrogate(after, rows), _terms(content, distance, after)
             smallest = _solution(smallest_with_surrogate(step, terms))
             found = smallest_with_surrogate(step, terms, like=_stated_region(content))
             stated = _solution(found)
-            compared += _seen_checks(distance, after, found, forget)
+            compared = [not_copied, *_seen_checks(distance, after, found, forget)]
         compared += deposit_checks(content, after, stated, smallest)
         if model is not None and stated is not None and all(check.passed for check in compared):
             compared += published_checks(content, after, stated, model)
@@ -334,26 +331,17 @@ def _solution(region: SurrogateRegion | None) -> Solution | None:
     return None if region is None else region.solution
 
 
-def surrogate_checks(content: Json, distance: Distance, after: Deposit, surrogate: Any) -> tuple[RowSet, list[Check]]:
-    """The surrogate rows made ready as they were then, and what the door would have said to them: rows that were copied
-    are refused, and where it refuses unless somebody insists, the dossier has to say that somebody did."""
+def surrogate_rows(distance: Distance, after: Deposit, surrogate: Any) -> tuple[RowSet, Check]:
+    """The surrogate rows made ready as they were then, and that they were not copied, which the door refuses."""
     record, labelled = after.record, is_labelled(surrogate)
     left = replace(record, n_source=after.numbers.n_rows, class_counts=after.numbers.class_counts)
     rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
     nobody = Rows(torch.zeros((0, rows.n_features), dtype=rows.dtype), torch.zeros(0, dtype=torch.int64))
     seen = survey(nobody, rows, len(record.classes), repeats=Multiplicities.of(distance))
-    insisted: tuple[str, ...] = refuse_squashed(rows.scaling, SURROGATE, record.max_norm, force=True)
-    if labelled:  # of what is left nobody is forgotten any more
-        insisted += against_the_distance(Counter(), seen, left, distance, force=True)
-    untold = [
-        str(note)
-        for note in insisted
-        if note.startswith(FORCED) and note not in content["public_notes" if isinstance(note, PublicNote) else "notes"]
-    ]
-    return weighted_rows(rows, left, distance, labelled), [
-        _check("surrogate: its rows were not copied", seen.copied, 0, "independent draws do not repeat as they do"),
-        _check("surrogate: what somebody had to insist on is noted", untold, []),
-    ]
+    why = "independent draws do not repeat as they do"
+    return weighted_rows(rows, left, distance, labelled), _check(
+        "surrogate: its rows were not copied", seen.copied, 0, why
+    )
 
 
 def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | None, forget: Any) -> list[Check]:
@@ -374,8 +362,6 @@ def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | N
 def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> list[Check]:
     """What the two must agree on."""
     compared = [*_frozen_checks(before, after), *_count_checks(before, after)]
-    if all(check.passed for check in compared):
-        compared += [*_sum_checks(before, after), *_gauge_checks(after)]
     if forget is not None and all(check.passed for check in compared):
         compared += _recomputed_checks(before, after, forget)
     return compared
@@ -424,86 +410,6 @@ def _count_checks(before: Deposit, after: Deposit) -> list[Check]:
         _check("deposits: row hashes are those of before, some gone", sum((later - earlier).values()), 0),
         *(_check(f"deposits: there is a hash a row at {name}", len(each), other.n_rows) for name, each in hashes),
     ]
-
-
-def _sum_checks(before: Deposit, after: Deposit) -> list[Check]:
-    """What left of each sum is what so many rows can be."""
-    one, other, head, bound = before.sums, after.sums, after.head, after.numbers.row_bound
-    count = one.count - other.count
-    compared = []
-    if before.numbers.generation == 0:
-        lost = replace(before.head, l2=0.0).rounding(before.anchor, range(one.count))
-        compared = [_holds("deposits: the gradient's error is what float64 loses", one.gradient_error >= lost)]
-
-    def is_less(name: str, size: float, most: float) -> Check:
-        why = f"it is {size:.4g}, of {count:,} rows at most {most:.4g}"
-        return _holds(f"deposits: what left of {name} is of so many rows", size <= most, why)
-
-    def of_matrix(name: str, a: Blocks, b: Blocks, weight: float) -> Check:
-        """Positive semi-definite, and no larger than so many rows, each at most `weight ||x||^2` in trace a class."""
-        removed = a.combined(float(one.count), b, -float(other.count))
-        errors = one.count * one.curvature_error + other.count * other.curvature_error
-        slack = 4.0 * weight * errors + 1e-12 * one.count * a.largest_entry
-        trace = float(removed.diagonal.sum(dim=-1).max())
-        most = count * weight * bound**2 * (1.0 + SAME) + slack * removed.size
-        return _holds(
-            f"deposits: what left of {name} is of so many rows",
-            trace <= most and is_definite(removed.plus(slack)),
-            f"its trace is {trace:.4g}, of {count:,} rows at most {most:.4g}, or it is not positive semi-definite",
-        )
-
-    gradient = float((one.gradient * one.count - other.gradient * other.count).norm())
-    lost = one.gradient_error * one.count + other.gradient_error * other.count
-    longest = count * head.residual_sup(after.anchor) * head.row_bound * (1.0 + SAME) + lost
-    share = min(one.count, other.count) / other.count * (1.0 - SAME)
-    larger = all(new >= share * old for old, new in zip(_errors(one), _errors(other), strict=True))
-    compared += [
-        is_less("the gradient", gradient, longest),
-        _holds("deposits: errors do not shrink", larger),
-        of_matrix("the curvature", one.curvature, other.curvature, 1.0),
-    ]
-    for index, gauge in enumerate(before.gauges):
-        name = f"the curvature weighted by gauge {index}"
-        compared.append(of_matrix(name, one.weighted[index], other.weighted[index], gauge.kappa**2))
-    if one.third is None or other.third is None:
-        kept = "deposits: third derivatives are kept by both or neither"
-        compared.append(_check(kept, other.third is None, one.third is None))
-    else:
-        removed = float((one.third * one.count - other.third * other.count).norm())
-        errors = one.count * one.third_error + other.count * other.third_error
-        lines = 1.0 if other.curvature.joint else math.sqrt(len(one.third))
-        most = lines * count * sizes_of(head)[0] * bound**3 * (1.0 + SAME) + 4.0 * errors
-        most += 1e-12 * one.count * float(one.third.norm())
-        compared.append(is_less("the third derivatives", removed, most))
-    gone = before.gram.without(after.gram)
-    diagonals = bool((gone.parts[[0, 2]].diagonal(dim1=-2, dim2=-1) >= 0.0).all())
-    # features are rounded to a grid, and rows are no longer than the row bound
-    most = count * (bound + GRID * math.sqrt(len(gone.support))) ** 2 * (1.0 + SAME)
-    trace = count * float(gone.mean.diagonal().sum()) if diagonals else math.inf
-    outputs = len(after.record.classes) if after.of_network else 1
-    counts = torch.stack([gone.support, gone.off])
-    few = bool((counts >= 0.0).all()) and bool((counts <= count * outputs).all())
-    return [
-        *compared,
-        is_less("the second moments", trace, most),
-        _holds("deposits: no feature left more rows than had it", few),
-    ]
-
-
-def _errors(sums: Sums) -> tuple[float, ...]:
-    return sums.gradient_error, sums.curvature_error, sums.third_error, *sums.weighted_errors
-
-
-def _gauge_checks(deposit: Deposit) -> list[Check]:
-    """Rows lie within a gauge on average, by the second moments."""
-    compared = []
-    for index, gauge in enumerate(deposit.gauges):
-        farther = GRID * math.sqrt(len(gauge.factor)) * float(gauge.inverse.norm())  # rounded to a grid, at most so
-        mean = float(((gauge.inverse @ deposit.gram.mean) * gauge.inverse).sum())
-        why = f"the mean square is {mean:.4g}, and none may be above {gauge.kappa**2:.4g}"
-        within = mean <= (gauge.kappa + farther) ** 2 * (1.0 + SAME)
-        compared.append(_holds(f"deposits: rows lie within gauge {index} on average", within, why))
-    return compared
 
 
 def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Check]:

@@ -116,19 +116,6 @@ def test_a_file_of_one_kind_under_the_name_of_another_is_refused(kind: str, tmp_
 # Number formats -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", ">f8", "u1", "i1", ">i2", "u2", ">u4", "i8", "u8", "?"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_npz_dtypes_and_orders_end_to_end(dtype: str, order: str, box: Any) -> None:
-    """The same values in another dtype lead to the same model."""
-    values = (box.X > 0.5) if dtype == "?" else np.abs(np.rint(box.X * 4))
-    box.npz(values.astype("f8"), box.y, "plain.npz")
-    box.npz(np.asarray(values.astype(dtype), order=order), box.y, "other.npz")
-    for name in ("plain", "other"):
-        ran = box.run(box.train("--max-norm", "8", "--out", f"{name}.safetensors", data=f"{name}.npz"))
-        assert ran.status == 0, (ran.err, ran.crash)
-    assert box.read("plain.safetensors") == box.read("other.safetensors")
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int32, torch.bool]
 )
@@ -136,11 +123,6 @@ def test_safetensors_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
     values = torch.tensor([[1.5, -2.0], [0.0, 300.0]]).abs().to(dtype)
     found = read(tmp_path, torch_bytes({"X": values, "y": torch.tensor([0, 1])}), "safetensors")
     assert np.array_equal(found.features.astype(np.float64), values.double().numpy())
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_compressed_or_not(save: Callable[..., None], tmp_path: Path) -> None:
-    assert np.array_equal(read(tmp_path, as_npz(X, Y, save), "npz").features, X)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

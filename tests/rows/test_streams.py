@@ -162,13 +162,6 @@ def test_rows_of_classes_are_weighted_and_others_left_out(tmp_path: Path) -> Non
     assert not rows.has_weights
 
 
-def test_a_process_without_rows_of_its_own_goes_along(tmp_path: Path) -> None:
-    """Fifty processes, and fewer row groups."""
-    pa.parquet.write_table(pa.table(columns()), tmp_path / "a.parquet")
-    found = opened(tmp_path, columns=["x0"])
-    assert [len(list(found.chunks(Share(rank, 3)))) > 0 for rank in range(3)] == [True, False, False]
-
-
 def second_pass(rows: StreamedRows) -> None:
     gathered(rows)
     gathered(rows)
@@ -385,67 +378,67 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
         load(opened(tmp_path))
 
 
-def write_bad(folder: Path, kind: str) -> Path:
-    if kind == "columns first":
-        np.save(folder / "X.npy", np.asfortranarray(X))
-    elif kind == "objects":
-        np.save(folder / "X.npy", np.array([[object()]]), allow_pickle=True)
-    elif kind == "cut short":
-        np.save(folder / "X.npy", X)
-        (folder / "X.npy").write_bytes((folder / "X.npy").read_bytes()[:-5])
-    elif kind == "no array":
-        (folder / "X.npy").write_bytes(b"nothing of the kind")
-    elif kind == "three dimensions":
-        np.save(folder / "X.npy", X.reshape(10, 100, WIDTH))
-    elif kind == "text":
-        np.save(folder / "X.npy", np.array([["a", "b"]]))
-    elif kind == "labels too few":
-        np.save(folder / "X.npy", X)
-        np.save(folder / "y.npy", Y[:-1])
-    elif kind == "widths":
-        save_file({"X": X, "y": Y}, folder / "a.safetensors")
-        save_file({"X": X[:, :2].copy(), "y": Y}, folder / "b.safetensors")
-    elif kind == "encoders":
-        save_file({"X": X, "y": Y}, folder / "a.safetensors", {"encoder": "0" * 64})
-        save_file({"X": X, "y": Y}, folder / "b.safetensors", {"encoder": "1" * 64})
-    elif kind == "no X":
-        save_file({"Z": X}, folder / "a.safetensors")
-    elif kind == "header too long":
-        (folder / "a.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}")
-    elif kind == "two kinds":
-        save_file({"X": X, "y": Y}, folder / "a.safetensors")
-        pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), folder / "a.parquet")
-    elif kind == "schemas":
-        pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), folder / "a.parquet")
-        pa.parquet.write_table(pa.table({"x": X[:, 0].astype(float), "y": Y}), folder / "b.parquet")
-    elif kind == "parquet rubbish":
-        (folder / "a.parquet").write_bytes(b"PAR1 nothing PAR1")
-    return folder
+def saved(folder: Path, features: Any, labels: Any = None) -> None:
+    np.save(folder / "X.npy", features, allow_pickle=True)
+    if labels is not None:
+        np.save(folder / "y.npy", labels)
 
 
-BAD = {
-    "columns first": "column after column",
-    "objects": "unpickling",
-    "cut short": "declares 28,000 bytes but 27,995 follow",
-    "no array": "is not an array",
-    "three dimensions": "rows, one after another",
-    "text": "a table of numbers is needed",
-    "labels too few": "one label a row",
-    "widths": "files with 2 and 7 features",
-    "encoders": "files made by 2 encoders",
-    "no X": "tensors X and y are needed",
-    "header too long": "a header of",
-    "two kinds": "with files of one of these kinds",
-    "schemas": "files with different columns",
-    "parquet rubbish": "is not a whole .parquet file",
-    "nothing": "0 .safetensors and 0 Parquet",
-}
+def cut_short(folder: Path) -> None:
+    saved(folder, X)
+    (folder / "X.npy").write_bytes((folder / "X.npy").read_bytes()[:-5])
+
+
+def shards(folder: Path, *entries: dict[str, Any]) -> None:
+    """Files of tensors, each with the encoder it names."""
+    for name, given in zip("ab", entries, strict=False):
+        encoder = given.pop("encoder", None)
+        save_file(given, folder / f"{name}.safetensors", {"encoder": encoder} if encoder else None)
+
+
+def tables(folder: Path, *columns: Any) -> None:
+    for name, values in zip("ab", columns, strict=False):
+        pa.parquet.write_table(pa.table({"x": values, "y": Y}), folder / f"{name}.parquet")
+
+
+def two_kinds(folder: Path) -> None:
+    shards(folder, {"X": X, "y": Y})
+    tables(folder, X[:, 0])
+
+
+BOTH = {"X": X, "y": Y}
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "columns first": (lambda folder: saved(folder, np.asfortranarray(X)), "column after column"),
+    "objects": (lambda folder: saved(folder, np.array([[object()]])), "unpickling"),
+    "cut short": (cut_short, "declares 28,000 bytes but 27,995 follow"),
+    "no array": (lambda folder: (folder / "X.npy").write_bytes(b"nothing of the kind"), "is not an array"),
+    "three dimensions": (lambda folder: saved(folder, X.reshape(10, 100, WIDTH)), "rows, one after another"),
+    "text": (lambda folder: saved(folder, np.array([["a", "b"]])), "a table of numbers is needed"),
+    "labels too few": (lambda folder: saved(folder, X, Y[:-1]), "one label a row"),
+    "widths": (lambda folder: shards(folder, BOTH, {"X": X[:, :2].copy(), "y": Y}), "files with 2 and 7 features"),
+    "encoders": (
+        lambda folder: shards(folder, BOTH | {"encoder": "0" * 64}, BOTH | {"encoder": "1" * 64}),
+        "files made by 2 encoders",
+    ),
+    "no X": (lambda folder: shards(folder, {"Z": X}), "tensors X and y are needed"),
+    "header too long": (
+        lambda folder: (folder / "a.safetensors").write_bytes((2**40).to_bytes(8, "little") + b"{}"), "a header of",
+    ),
+    "two kinds": (two_kinds, "with files of one of these kinds"),
+    "schemas": (lambda folder: tables(folder, X[:, 0], X[:, 0].astype(float)), "files with different columns"),
+    "parquet rubbish": (
+        lambda folder: (folder / "a.parquet").write_bytes(b"PAR1 nothing PAR1"), r"is not a whole \.parquet file",
+    ),
+    "nothing": (lambda folder: None, "0 .safetensors and 0 Parquet"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_files_that_cannot_be_streamed_are_refused(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=BAD[kind]):
-        open_data(write_bad(tmp_path, kind))
+    write, said = BAD[kind]
+    write(tmp_path)
+    with pytest.raises(FileError, match=said):
+        open_data(tmp_path)
 
 
 def test_a_file_cut_short_while_it_is_read_is_refused(tmp_path: Path) -> None:

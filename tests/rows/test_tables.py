@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import gzip
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,6 @@ from expunge.rows.tables import (
     frame_table,
     read_table,
     require_columns,
-    table_ending,
 )
 from ordinary_tables import credit_lines, write_credit
 from table_files import read
@@ -227,11 +224,6 @@ def test_a_damaged_csv_is_said_to_be_one(name: str, content: bytes, message: str
             read_it(tmp_path / name)
 
 
-def test_endings() -> None:
-    endings = [table_ending(Path(name)) for name in ("a.csv", "a.b.CSV.GZ", "model.v2.parquet", "x")]
-    assert endings == [".csv", ".csv.gz", ".parquet", ""]
-
-
 # Which column is which -----------------------------------------------------------------------------------------------
 
 
@@ -346,35 +338,6 @@ def test_a_model_s_preparation_is_applied_and_its_label_known(tmp_path: Path) ->
 
 # Wide, and too much --------------------------------------------------------------------------------------------------
 
-HIGH_WATER = """
-import resource, sys
-import expunge, expunge.rows
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    shape = expunge.read_data(sys.argv[1]).features.shape
-except expunge.ExpungeError as error:
-    shape = error
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, shape)
-"""
-
-
-@pytest.mark.parametrize(
-    ("content", "outcome"),
-    [
-        (b"y" + b",c" * 1_000_000 + b"\n1" + b",0" * 1_000_000, "more than 200,000 columns"),  # 7.4 gigabytes otherwise
-        (b"," * 30_000_000, "more than 200,000 columns"),
-        (b"a,y\n1," + b"x" * 500_000 + b"\n" + b"1,k\n" * 2_000, "a label of 500,000 characters"),  # 2,000 as long: 7.9
-    ],
-    ids=["too wide", "separators", "a long label"],
-)
-def test_little_memory_is_taken(content: bytes, outcome: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(content)
-    done = subprocess.run([sys.executable, "-c", HIGH_WATER, str(path)], capture_output=True, text=True, check=True)
-    megabytes, _, said = done.stdout.strip().partition(" ")
-    assert outcome in said
-    assert int(megabytes) < 100
-
 
 def test_many_columns_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line longer than a megabyte is unusual, not damaged; where there is no room for its columns it is refused."""
@@ -403,9 +366,3 @@ def test_what_is_too_much_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FileError, match="limit is"):
         read_data(tmp_path / name)
-
-
-def test_a_header_longer_than_the_sample_is_read_whole(tmp_path: Path) -> None:
-    names = [f"a_rather_long_name_of_column_{place}" for place in range(3_000)]
-    (tmp_path / "a.csv").write_text(",".join([*names, "y"]) + "\n" + ",".join(["0.5"] * 3_000 + ["1"]) + "\n")
-    assert read_table(tmp_path / "a.csv").names == [*names, "y"]

@@ -154,40 +154,25 @@ def read_npz(path: Path, names: tuple[str, ...], optional: tuple[str, ...] = ())
                 f"arrays {' and '.join(names)} are needed",
                 f"Save with numpy.savez(path, {', '.join(f'{name}=...' for name in names)}).",
             )
-        wanted = [*names, *(name for name in optional if name in members)]
-        require_room(sum(_declared_bytes(archive, members[name], path, name) for name in wanted), path, "what it holds")
-        return {name: _read_member(archive, members[name], path, name) for name in wanted}
-
-
-def _declared_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> int:
-    """What an array takes in memory, from its header."""
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # a part of these may be of any size
-        raise FileError(
-            f"{path}: array {name!r} is compressed in way {info.compress_type} of zip files",
-            "it must be as numpy writes it, plain or deflated",
-            "Save with numpy.savez or numpy.savez_compressed.",
-        )
-    with archive.open(info) as stream:
-        shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
-    declared = math.prod(shape) * dtype.itemsize
-    require_fits(declared, path, f"array {name!r}")
-    return declared
-
-
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, name: str) -> Array:
-    with archive.open(info) as stream:
-        shape, fortran, dtype, _ = _npy_layout(stream, path, name, info.file_size)
-        declared = math.prod(shape) * dtype.itemsize
-        array: Array = np.empty(math.prod(shape), dtype=dtype)
-        view = array.view(np.uint8) if declared else np.empty(0, dtype=np.uint8)
-        filled = 0
-        while filled < declared:
-            chunk = stream.read(min(1 << 22, declared - filled))
-            if not chunk:
-                raise EOFError(f"array {name!r} ends after {filled:,} of {declared:,} bytes")
-            view[filled : filled + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
-            filled += len(chunk)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+        wanted = {name: members[name] for name in (*names, *optional) if name in members}
+        total = 0
+        for name, info in wanted.items():
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # a part of these may be any size
+                raise FileError(
+                    f"{path}: array {name!r} is compressed in way {info.compress_type} of zip files",
+                    "it must be as numpy writes it, plain or deflated",
+                    "Save with numpy.savez or numpy.savez_compressed.",
+                )
+            with archive.open(info) as stream:
+                shape, _, dtype, _ = _npy_layout(stream, path, name, info.file_size)
+            require_fits(math.prod(shape) * dtype.itemsize, path, f"array {name!r}")
+            total += math.prod(shape) * dtype.itemsize
+        require_room(total, path, "what it holds")
+        arrays = {}
+        for name, info in wanted.items():
+            with archive.open(info) as stream:
+                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+        return arrays
 
 
 def _npy_layout(stream: IO[bytes], path: Path, name: str, file_size: int) -> Layout:

@@ -5,7 +5,8 @@ Matched by position, a column in another place would be another feature, and eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from expunge.rows.arrays import Array
 from expunge.rows.features import as_labels, as_table
 from expunge.rows.files import EncodedRows, encoder_of
 from expunge.rows.preparation import INDEX, Preparation
-from expunge.rows.streams import Chunk, IteratorStream, OrderedStream, Share, Stream
+from expunge.rows.streams import Chunk, IteratorStream, MappedStream, Stream
 from expunge.rows.tables import frame_names, frame_table, frame_values, is_frame
 
 SHOWN = 8
@@ -86,7 +87,7 @@ def order_columns(rows: Any, wanted: tuple[str, ...] | None, width: int, name: s
     if order is None:
         return rows
     if isinstance(rows, Stream):
-        return OrderedStream(rows, order, wanted)
+        return MappedStream(rows, lambda values, labels: (values[:, order], labels), wanted)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_table(values, name)[:, torch.from_numpy(order)]
     ordered = table if isinstance(values, Tensor) else table.numpy()
@@ -116,7 +117,8 @@ def prepare_frames(rows: Any, record: TrainingRecord, name: str) -> Any:
             "data frame; folders of Parquet files cannot be prepared: put them together in one.",
         )
     if isinstance(rows, Stream):
-        return MatchedStream(rows, record) if isinstance(rows, IteratorStream) else rows
+        own = isinstance(rows, IteratorStream)  # only a caller's blocks may be frames
+        return MappedStream(rows, partial(_match_chunk, record=record, name=rows.name)) if own else rows
     frame, labels = rows if isinstance(rows, tuple) else (rows, None)
     if record.table is None or not is_frame(frame):
         return rows
@@ -129,20 +131,12 @@ def prepare_frames(rows: Any, record: TrainingRecord, name: str) -> Any:
     return EncodedRows(features, labels, None, preparation.feature_names)
 
 
-class MatchedStream(Stream):
-    """A function's blocks, of which those that are frames are prepared, and matched by name, as a record says."""
-
-    def __init__(self, stream: IteratorStream, record: TrainingRecord) -> None:
-        self.stream, self.record = stream, record
-        self.take_over(stream)
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        for values, labels in self.stream.chunks(share):
-            if is_frame(values):
-                rows = match_record((values, labels), self.record, len(frame_names(values)), self.name)
-                yield frame_values(rows[0], self.name) if is_frame(rows[0]) else rows[0], rows[1]
-            else:
-                yield values, labels
+def _match_chunk(values: Any, labels: Any, record: TrainingRecord, name: str) -> Chunk:
+    """A block of a stream, prepared and matched by name where it is a frame."""
+    if not is_frame(values):
+        return values, labels
+    values, labels = match_record((values, labels), record, len(frame_names(values)), name)
+    return (frame_values(values, name) if is_frame(values) else values), labels
 
 
 def to_arrays(rows: EncodedRows, name: str) -> EncodedRows:

@@ -182,22 +182,16 @@ def match_hashes(rows: RowHashes, among: RowHashes) -> Matches:
     """
     given = np.full(len(rows), -1, np.int64)
     precision, times = given.copy(), np.zeros(len(rows), np.int64)
-    free = np.ones(len(among), bool)
+    taken: set[int] = set()
     for level in range(len(PRECISIONS)):
         asked = np.flatnonzero(given < 0)
-        if not len(asked):
-            break
         wanted = rows.digests[level][asked]
-        near = _candidates(among.digests[level], wanted)
-        every = np.concatenate([wanted, among.digests[level][near]])
-        kinds = np.unique(np.ascontiguousarray(every).view(f"V{HASH_BYTES}")[:, 0], return_inverse=True)[1]
-        of_asked, of_all = kinds[: len(asked)], kinds[len(asked) :]
-        left = np.flatnonzero(free[near])
-        found = _pair(of_asked, of_all[left])
-        here = found >= 0
-        given[asked[here]], precision[asked[here]] = near[left[found[here]]], level
-        times[asked[here]] = np.bincount(of_all, minlength=int(kinds.max(initial=0)) + 1)[of_asked[here]]
-        free[given[asked[here]]] = False
+        places = _find_places(among.digests[level], wanted)
+        free = {digest: deque(place for place in found if place not in taken) for digest, found in places.items()}
+        for row, digest in zip(asked.tolist(), map(bytes, wanted), strict=True):
+            if free.get(digest):
+                given[row], precision[row], times[row] = free[digest].popleft(), level, len(places[digest])
+                taken.add(int(given[row]))
     return Matches(given, precision, times)
 
 
@@ -205,25 +199,22 @@ def find_occurrences(rows: RowHashes, among: RowHashes) -> NDArray[np.bool_]:
     """Whether each row occurs in another set at any precision, be it once for several of them."""
     found = np.zeros(len(rows), bool)
     for own, others in zip(rows.digests, among.digests, strict=True):
-        known = {digest.tobytes() for digest in others[_candidates(others, own)]} if len(own) else set()
-        found |= np.fromiter((digest.tobytes() in known for digest in own), bool, len(own))
+        places = _find_places(others, own)
+        found |= np.fromiter((bytes(digest) in places for digest in own), bool, len(own))
     return found
 
 
-def _candidates(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The places of hashes whose first half is that of one that is wanted: few, and all that can be equal to one."""
-    halves = np.unique(_first_halves(wanted))
-    own = _first_halves(digests)
-    return np.flatnonzero(halves[np.minimum(np.searchsorted(halves, own), len(halves) - 1)] == own)
+def _find_places(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> dict[bytes, list[int]]:
+    """The places of hashes whose first half is that of one that is wanted: few, and all that are equal to one."""
+    if not len(wanted):
+        return {}
+    halves, own = np.unique(_first_halves(wanted)), _first_halves(digests)
+    near = np.flatnonzero(halves[np.minimum(np.searchsorted(halves, own), len(halves) - 1)] == own)
+    places: dict[bytes, list[int]] = {}
+    for place in near.tolist():
+        places.setdefault(bytes(digests[place]), []).append(place)
+    return places
 
 
 def _first_halves(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(digests[:, : HASH_BYTES // 2]).view(np.uint64)[:, 0]
-
-
-def _pair(wanted: NDArray[np.int64], offered: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each wanted number the place of an equal one that is offered, the k-th for the k-th; -1 without one."""
-    places: dict[int, deque[int]] = {}
-    for place, number in enumerate(offered.tolist()):
-        places.setdefault(number, deque()).append(place)
-    return np.array([places[number].popleft() if places.get(number) else -1 for number in wanted.tolist()], np.int64)

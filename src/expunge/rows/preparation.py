@@ -466,10 +466,9 @@ def is_row_number(name: str, values: Array, few: int = 0) -> bool:
     whole = values[values == np.rint(values)]
     if len(values) < FEW_ROWS or len(values) - len(whole) > few:
         return False
-    different = len(whole) - len(np.unique(whole)) <= few
     counts_up = bool((np.diff(whole) != 1).sum() <= 2 * few)
     named = NUMBERED.fullmatch(name) is not None or re.search(r"[a-z](Id|ID|Nr|No)$", name) is not None
-    return different and (counts_up or named)
+    return (counts_up or named) and len(whole) - len(np.unique(whole)) <= few
 
 
 def _learn_numbers(kinds: _Kinds) -> list[Number]:

@@ -109,12 +109,6 @@ class Stream(ABC):
         """What all features would take in float64, where that is known."""
         return None if self.n_rows is None or self.n_features is None else 8 * self.n_rows * self.n_features
 
-    def take_over(self, stream: Stream) -> None:
-        """Say of these rows what is known of the stream they come from."""
-        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
-        self.labelled, self.own_rows, self.unprepared = stream.labelled, stream.own_rows, stream.unprepared
-        self.n_rows, self.n_features, self.first_stamp = stream.n_rows, stream.n_features, stream.first_stamp
-
 
 @dataclass(frozen=True)
 class Segment:
@@ -289,21 +283,23 @@ class ArrayStream(Stream):
             yield self.features[rows], None if self.labels is None else self.labels[rows]
 
 
-class OrderedStream(Stream):
-    """Another stream's rows, their columns in another order."""
+class MappedStream(Stream):
+    """Another stream's rows, each chunk changed by a function."""
 
-    owned = True
-
-    def __init__(self, stream: Stream, order: Any, names: tuple[str, ...]) -> None:
-        self.stream, self.order, self.feature_names = stream, order, names
-        self.take_over(stream)
+    def __init__(
+        self, stream: Stream, change: Callable[[Any, Any], Chunk], names: tuple[str, ...] | None = None
+    ) -> None:
+        self.stream, self.change, self.feature_names = stream, change, names
+        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
+        self.labelled, self.own_rows, self.unprepared = stream.labelled, stream.own_rows, stream.unprepared
+        self.n_rows, self.n_features, self.first_stamp = stream.n_rows, stream.n_features, stream.first_stamp
 
     def stamp(self) -> Any:
         return self.stream.stamp()
 
     def chunks(self, share: Share) -> Iterator[Chunk]:
         for values, labels in self.stream.chunks(share):
-            yield np.ascontiguousarray(values[:, self.order]), labels
+            yield self.change(values, labels)
 
 
 class IteratorStream(Stream):

@@ -620,6 +620,8 @@ def _measure_pages(file: BinaryIO, chunk: Any, most: int, size: int, text: bool,
         header = _read_struct(file)
         kind, inflated, stored = (header.get(field, -1) for field in (1, 2, 3))
         about = header.get(COUNTS.get(kind, -1), {})
+        if not isinstance(about, dict):
+            raise lie("a page says no size")
         count = about.get(1, -1) if kind in COUNTS else 0
         if min(inflated, stored, count) < 0:
             raise lie("a page says no size")

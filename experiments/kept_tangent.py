@@ -31,10 +31,10 @@ from expunge.evaluate.evaluation import PERCENT, TITLES
 from expunge.mechanism import measure
 from expunge.networks.tangent import (
     TangentModel,
-    ask_tangent_deposit,
     deposit_tangent,
     minimise_tangent,
     objective_of,
+    tangent_request,
     train_tangent,
     unlearn_tangent,
 )
@@ -117,7 +117,7 @@ def _forgotten(
     retrained = minimise_tangent(objective, rows["retain"], start=trained)[0]
     delta = 1.0 / model.record.n_source
     promised = Promise(epsilon, delta, noise=NOISE)
-    request = ask_tangent_deposit(network, model, deposit, forget, promised, **options)
+    request = tangent_request(network, model, forget, None, promised, deposit=deposit, **options)
     updated = request.weights + measure(request, seed=seed).step.update
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "deposit": deposit, "noise": NOISE}
     result = unlearn_tangent(network, model, forget, insecure_test_seed=seed, **asked, **options)

@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from encoders import Trunk, net
+from encoders import net
 from expunge.cli import main
 
 MILLION = 10**6
@@ -53,8 +53,8 @@ def run(folder: Path, *args: str) -> None:
     assert done.exit_code == 0, (args, done.output, done.exception)
 
 
-def good(folder: Path, programs: bool = True) -> Path:
-    """Good files of every kind; `five` have a feature too many for the model. `programs`: exported ones too."""
+def good(folder: Path) -> Path:
+    """Good files of every kind; `five` have a feature too many for the model."""
     for name, (X, y) in {"source": rows(120, 4), "surrogate": rows(150, 4, 1), "five": rows(60, 5, 2)}.items():
         np.savez(folder / f"{name}.npz", X=X, y=y)
     np.savez(folder / "forget.npz", X=rows(120, 4)[0][:2], y=rows(120, 4)[1][:2])
@@ -85,9 +85,6 @@ def good(folder: Path, programs: bool = True) -> Path:
     opening = ("--model", "@model.safetensors", "--surrogate", "@surrogate.npz", *promise, "--noise", "1", "--force")
     run(folder, "desk", "init", "@desk", *opening)
     (folder / "head.json").write_text(json.dumps({"size": 9, "hash": "0" * 64}))
-    torch.jit.save(torch.jit.trace(Trunk(net()).eval(), torch.zeros(2, 1, 4, 4)), str(folder / "good.pt"))
-    if programs:
-        torch.export.save(torch.export.export(Trunk(net()).eval(), (torch.zeros(2, 1, 4, 4),)), folder / "good.pt2")
     save_file(net().state_dict(), folder / "state.safetensors")
     return folder
 
@@ -105,7 +102,6 @@ READERS: dict[str, tuple[str, ...]] = {
     "deposit": ("deposit", "--model", "model.safetensors", "--data", "FILE", "--out", "new", "--quiet"),
     "images": ("embed", "--data", "FILE", "--encoder", "encoders:net", "--head", "fc", "--out", "new.npz", "--quiet"),
     "encoder": ("embed", "--data", "images.npz", "--encoder", "FILE", "--out", "new.npz", "--quiet"),
-    "trusted": ("embed", "--data", "images.npz", "--encoder", "FILE", "--trust-encoder", "--out", "new.npz", "--quiet"),
     "weights": (
         "embed", "--data", "images.npz", "--encoder", "encoders:net", "--weights", "FILE", "--out", "new.npz", "--quiet",
     ),

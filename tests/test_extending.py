@@ -19,12 +19,10 @@ from click.testing import CliRunner
 import expunge
 from asking import asked
 from expunge import ExpungeError, verify
-from expunge.certificate.claim import weakest
-from expunge.certificate.derive import bound_named, derive
-from expunge.certificate.dossier import Certificate, digest_of, read_claim
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.cli import main
 from expunge.desk import Policy
-from expunge.distance import KINDS, Distance, kind_named, parse_distance, register_kind
+from expunge.distance import KINDS, Distance, kind_named, register_kind
 from expunge.heads import HEADS, Logistic, head_for, register_head
 from expunge.mechanism import measure
 from expunge.record import LOSSES, TrainingRecord, loss_named
@@ -152,10 +150,6 @@ def forged(path: tuple[str, ...], value: object) -> Certificate:
     return Certificate(content)
 
 
-def a_claim(**change: Any) -> Any:
-    return derive(replace(read_claim(stored()), **change))
-
-
 def a_record(**change: Any) -> Any:
     facts = {
         "n_source": 4, "classes": [0, 1], "class_counts": None, "l2": 0.1, "loss": "softmax", "max_norm": 1.0,
@@ -190,10 +184,7 @@ UNLEARN = ("unlearn", "--model", "m.safetensors", "--forget", "f.npz", "--surrog
 
 ENTRIES: dict[str, Callable[[Path], Any]] = {
     "distance: Distance": lambda tmp: Distance("wasserstein", 0.1),
-    "distance: parse_distance": lambda tmp: parse_distance("wasserstein:0.1"),
-    "distance: kind_named": lambda tmp: kind_named("wasserstein"),
     "distance: kind_named of no name": lambda tmp: kind_named(None),
-    "distance: wanted_distance": lambda tmp: wanted_distance("wasserstein:0.1"),
     "distance: of another type": lambda tmp: wanted_distance(0.1),
     "distance: ask": lambda tmp: a_request(distance="wasserstein:0.1"),
     "distance: a desk's policy": lambda tmp: Policy(1.0, 1e-3, "wasserstein:0.1").check(),
@@ -204,24 +195,15 @@ ENTRIES: dict[str, Callable[[Path], Any]] = {
     "distance: shift of means": lambda tmp: Distance("means", 0.1).shift(1.0, 1.0, 1.0),
     "distance: sampling": lambda tmp: Distance("chi2", 0.1, sampling="loose"),
     "distance: between": lambda tmp: Distance("chi2", 0.1, between="friends"),
-    "loss: head_for": lambda tmp: head_for("hinge", l2=1.0, n_classes=2, n_features=2, row_bound=1.0),
     "loss: loss_named": lambda tmp: loss_named("hinge"),
     "loss: a record": lambda tmp: a_record(loss="hinge"),
-    "loss: a record of no convex loss": lambda tmp: a_record(loss="module"),
     "loss: ask": lambda tmp: a_request(loss="hinge"),
-    "loss: train": lambda tmp: expunge.train(*rows(1, 20), l2=0.1, max_norm=1.0, loss="hinge"),
     "loss: verify": lambda tmp: verify(forged(("model", "loss"), "hinge")),
-    "loss: expunge verify": lambda tmp: a_verification(tmp, ("model", "loss"), "hinge"),
-    "bound: bound_named": lambda tmp: bound_named("tight"),
     "bound: Guarantee": lambda tmp: Promise(1.0, 1e-3, Distance("same", 0.0), bound="tight"),
-    "bound: derive": lambda tmp: a_claim(bound="tight"),
     "bound: ask": lambda tmp: a_request(bound="tight"),
     "bound: verify": lambda tmp: verify(forged(("bound", "kind"), "tight")),
-    "bound: expunge verify": lambda tmp: a_verification(tmp, ("bound", "kind"), "tight"),
     "status: verify": lambda tmp: verify(forged(("status",), "certain")),
-    "status: expunge verify": lambda tmp: a_verification(tmp, ("status",), "certain"),
     "status: the page": lambda tmp: run_page(forged(("status",), "certain").content),
-    "provenance: weakest": lambda tmp: weakest(["measured", "hearsay"]),
     "provenance: a distance": lambda tmp: Distance("chi2", 0.1, provenance="hearsay"),
     "provenance: verify": lambda tmp: verify(forged(("distance", "provenance"), "hearsay")),
     "step: Guarantee": lambda tmp: Promise(1.0, 1e-3, Distance("same", 0.0), step="giant"),
@@ -238,10 +220,6 @@ def test_what_is_unknown_raises(entry: str, tmp_path: Path) -> None:
 def test_what_is_known_does_not() -> None:
     """The same entries with known words: the test above is about the words."""
     verify(Certificate(stored()))
-    a_claim()
     a_record()
     a_request()
-    kind_named("chi2")
-    loss_named("softmax")
-    bound_named("paper")
     run_page(stored())

@@ -30,7 +30,7 @@ SAMPLE = [case for case in CASES if case.quick][::2]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return good(tmp_path_factory.mktemp("hostile"), programs=False)
+    return good(tmp_path_factory.mktemp("hostile"))
 
 
 def allowed(case: Case) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -112,26 +111,3 @@ def test_the_longest_target_is_rounded_up_by_a_billionth() -> None:
     _, rows = made()
     exact = math.sqrt(3.0) + float(rows.examples.offsets.norm(dim=1).max())
     assert rows.longest_target / exact == pytest.approx(1.0 + 2.0**-30, rel=1e-14)
-
-
-def test_each_row_has_a_loss_of_its_own() -> None:
-    head, _ = made()
-    outputs = torch.tensor([[1.0], [2.0], [-3.0]], dtype=torch.float64)
-    losses = head.losses(outputs, torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64))
-    assert losses.tolist() == [0.0, 2.0, 8.0]
-
-
-def test_where_nothing_is_said_there_is_one_output_and_no_target() -> None:
-    head = JacobianRidge(0.5, 1, 10, 2.0)
-    weights = torch.zeros((1, 10), dtype=torch.float64)
-    weights[0, 0] = 3.0
-    assert head.residual_sup(weights) == 6.0
-    assert head.moment_roundoffs(7) == 7 + 4 * NETWORK_ROUNDOFFS + 64
-    assert head.rounding(weights, range(7)) == replace(head, outputs=1, longest_target=0.0).rounding(weights, range(7))
-
-
-def test_every_example_counts_once() -> None:
-    _, rows = made()
-    assert not rows.has_weights
-    assert (rows.largest_weight, rows.effective) == (1.0, 11.0)
-    assert all(block.weights is None for block in rows.blocks())

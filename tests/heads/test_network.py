@@ -10,7 +10,6 @@ from torch.func import hessian, jacrev
 from expunge.errors import DataError, ModelError
 from expunge.heads.network import (
     Examples,
-    MatrixFree,
     ModuleObjective,
     class_scores,
     frozen_copy,
@@ -58,15 +57,6 @@ def test_a_network_gives_one_row_of_scores_an_input() -> None:
     for odd in (lambda x: x.sum(dim=1), lambda x: x[:-1], lambda x: x[:, :, None]):
         with pytest.raises(ModelError, match="one row of class scores an input"):
             class_scores(odd, inputs)
-
-
-def test_a_set_of_examples_is_whole_and_unweighted() -> None:
-    given = Examples(torch.zeros(7, 2), torch.zeros(7, dtype=torch.int64))
-    assert (len(given), given.effective, given.n_scaled, given.has_weights) == (7, 7.0, 0, False)
-    value = torch.ones(1)
-    assert given.agreed(value) is value
-    with pytest.raises(NotImplementedError):
-        MatrixFree(lambda direction: direction).dense()
 
 
 @pytest.mark.parametrize("curvature", ["gauss-newton", "hessian"])

@@ -1,13 +1,10 @@
-"""Encoders: one in memory, one as a file."""
+"""A classifier to be taken apart."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 
-from encoders import Trunk, net
 from small_networks import Small, images
 
 
@@ -17,10 +14,3 @@ def small() -> Small:
     model = Small()
     model(images(50))  # running statistics that are not the first ones
     return model
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "encoder.pt"
-    torch.jit.save(torch.jit.trace(Trunk(net()).eval(), torch.zeros(2, 1, 4, 4)), str(path))
-    return path

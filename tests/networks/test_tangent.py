@@ -32,16 +32,13 @@ from expunge.heads.tangent import Tangent, last_parameters
 from expunge.mechanism import Unlearned, measure
 from expunge.networks.tangent import (
     TangentModel,
-    ask_tangent_deposit,
     deposit_tangent,
     make_tangent_deposit,
-    network_digest,
     objective_of,
     read_tangent,
     tangent_request,
     train_tangent,
     unlearn_tangent,
-    weights_digest,
 )
 from expunge.request.promise import Promise
 from expunge.unlearn import unlearn
@@ -66,15 +63,6 @@ def test_it_goes_with_the_network_it_was_linearised_at(model: TangentModel) -> N
             objective_of(other, model, 8, "cpu")
     with pytest.raises(ModelError, match="not the one"):
         objective_of(network(0), replace(model, names=model.names[:1]), 8, "cpu")
-
-
-def test_digests_are_of_network_and_names_and_of_every_bit() -> None:
-    module = network(0)
-    assert network_digest(module, ("a", "b")) != network_digest(module, ("ab",))
-    assert network_digest(module, ("a",)) != network_digest(network(1), ("a",))
-    weights = torch.zeros(4, dtype=torch.float64)
-    assert weights_digest(weights) == weights_digest(weights.clone())
-    assert weights_digest(weights) != weights_digest(-weights), "-0 is another bit"
 
 
 # Tangent weights are trained to the optimum that a dense solve finds.
@@ -321,7 +309,7 @@ def test_any_number_of_examples_leaves_retraining_to_rounding(count: int) -> Non
     inputs, labels = source()
     retrained = exact(network(0), inputs[count:], labels[count:], names=NAMES, **OPTIONS)
     promise = Promise(0.01, 1e-6)
-    request = ask_tangent_deposit(network(0), trained(), kept(), rows(*range(count)), promise)
+    request = tangent_request(network(0), trained(), rows(*range(count)), None, promise, deposit=kept())
     updated = request.weights + measure(request).step.update
     assert float((updated[0] - retrained).norm()) <= 1e-8 * float(retrained.norm())
     assert float((trained().weights - retrained).norm()) > 1e-5, "forgetting must have something to do"
@@ -453,32 +441,6 @@ def test_what_goes_with_a_deposit_and_what_without(tmp_path: Path) -> None:
         unlearn(None, rows(1), deposit=kept(), **budget)
     with pytest.raises(OptionError, match="expunge tangent unlearn"):
         desk.create_desk(tmp_path / "desk", None, None, desk.Policy(1.0, 1e-6, "deposit"), deposit=kept())
-
-
-# As large as it is meant for --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_five_thousand_weights_of_a_network_on_digits() -> None:
-    """Half of the digits are forgotten; the tangent weights are those of two layers, 4,810 of them."""
-    images, labels = load_digits(return_X_y=True)
-    inputs = torch.from_numpy(images / 16).float()
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    names = last_parameters(module, 4)
-    options = {"l2": 1e-3, "max_norm": 5.0, "names": names}
-    model = train_tangent(module, inputs[:1200], labels[:1200], **options)
-    assert len(model.weights) == 4810
-    deposit = deposit_tangent(module, model, inputs[:1200], labels[:1200])
-    budget = {"epsilon": 0.01, "delta": 1e-6}
-    request = ask_tangent_deposit(module, model, deposit, (inputs[:600], labels[:600]), Promise(*budget.values()))
-    updated = (request.weights + measure(request).step.update)[0]
-    retrained = train_tangent(module, inputs[600:1200], labels[600:1200], **options)
-    assert float((updated - retrained.weights).norm()) <= 1e-8 * float(retrained.weights.norm())
-    result = unlearn_tangent(module, model, (inputs[:600], labels[:600]), deposit=deposit, **budget)
-    assert (result.certificate.status, result.certificate.total < 1e-5) == ("conditional", True)
-    accuracy = [float(np.mean(m.predict(module, inputs[1200:]) == labels[1200:])) for m in (result.model, retrained)]
-    assert accuracy[0] >= accuracy[1] - 0.005
 
 
 # Peak memory of a mixed-linear run, from training to certificate, does not grow with the number of rows.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,6 @@ from sklearn.cluster import Birch
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import NMF, KernelPCA
 from sklearn.ensemble import (
-    GradientBoostingClassifier,
-    HistGradientBoostingClassifier,
     RandomForestClassifier,
     VotingClassifier,
 )
@@ -47,7 +44,6 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 from sklearn.svm import SVC, LinearSVC
-from sklearn.tree import DecisionTreeClassifier
 
 from expunge.certificate.wording import READ
 from expunge.errors import DataError, ModelError, OptionError
@@ -188,10 +184,7 @@ Z = (Y[0] == Y).astype(int)
         (SVC(), "LogisticRegression.*RBFSampler"),
         (LinearSVC(), "LogisticRegression"),
         (Perceptron(), "log_loss"),
-        (DecisionTreeClassifier(), "KBinsDiscretizer"),
         (RandomForestClassifier(n_estimators=2), "KBinsDiscretizer"),
-        (GradientBoostingClassifier(n_estimators=2), "KBinsDiscretizer"),
-        (HistGradientBoostingClassifier(max_iter=2), "KBinsDiscretizer"),
         (MLPClassifier(max_iter=2), "last layer"),
         (KNeighborsClassifier(), "LogisticRegression"),
         (GaussianNB(), "LogisticRegression"),
@@ -199,11 +192,9 @@ Z = (Y[0] == Y).astype(int)
         (GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2), "best_estimator_"),
         (OneVsOneClassifier(LogisticRegression()), "OneVsRestClassifier"),
         (OneVsRestClassifier(LinearSVC()), "LogisticRegression"),
-        (OneVsRestClassifier(GaussianNB()), "LogisticRegression"),
         (VotingClassifier([("a", LogisticRegression()), ("b", GaussianNB())]), "one of its members"),
         (LinearRegression(), "Only classifiers"),
         (SGDClassifier(), "loss='log_loss'"),
-        (SGDClassifier(loss="modified_huber"), "loss='log_loss'"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
@@ -244,20 +235,25 @@ class Drawn(PolynomialOne):
         return X, y
 
 
+HOLDING = (
+    Nystroem(n_components=5),
+    OwnNystroem(n_components=5),
+    KernelPCA(n_components=2),
+    QuantileTransformer(n_quantiles=20),
+    make_pipeline(MinMaxScaler(), Birch(n_clusters=2)),
+    IterativeImputer(KNeighborsRegressor(2), max_iter=1),
+    SelectFromModel(SVC(kernel="linear")),
+)
+
+
 @pytest.mark.parametrize(
     ("step", "remedy"),
     [
-        (Nystroem(n_components=5), "Use RBFSampler"),
-        (KernelPCA(n_components=2), "Use RBFSampler with PCA"),
-        (QuantileTransformer(n_quantiles=20), "Use StandardScaler"),
-        (make_pipeline(MinMaxScaler(), Birch(n_clusters=2)), "Use KMeans"),
+        *((step, "holds rows that it was fitted on.*RBFSampler, PCA") for step in HOLDING),
         (Remembering(), "holds seen_, with something of each row"),
         (TargetEncoder(cv=2, target_type="binary"), "OneHotEncoder"),
-        (Drawn(), "class_weight='balanced'"),
-        (OwnNystroem(n_components=5), "Use RBFSampler"),
-        (IterativeImputer(KNeighborsRegressor(2), max_iter=1), "holds no rows"),
-        (SelectFromModel(SVC(kernel="linear")), "LinearSVC"),
         (make_pipeline(MinMaxScaler(), NMF(2, max_iter=5)), "TruncatedSVD"),
+        (Drawn(), "class_weight='balanced'"),
     ],
 )
 def test_steps_that_no_certificate_goes_with_are_named(step: Any, remedy: str) -> None:
@@ -299,30 +295,15 @@ TABLE = np.array([[1.0, 0.0], [0.0, 2.5], [3.0, 0.0]])
     [
         TABLE,
         TABLE.astype(object),
-        TABLE.astype(np.float32),
-        TABLE.tolist(),
         pd.DataFrame(TABLE),
         pl.DataFrame(TABLE),
         scipy.sparse.csr_matrix(TABLE),
-        scipy.sparse.csr_array(TABLE),
-        scipy.sparse.coo_matrix(TABLE),
     ],
 )
 def test_every_kind_of_table_is_the_same_numbers(given: object) -> None:
     found = to_dense(given, "it")
     assert found.dtype == np.float64
     assert np.array_equal(found, TABLE)
-
-
-def test_sparse_rows_are_made_dense_where_memory_allows_and_no_further() -> None:
-    rows = scipy.sparse.csr_matrix(np.eye(100))
-    with patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100):
-        assert np.array_equal(to_dense(rows, "it"), np.eye(100))
-    with (
-        patch("expunge.sklearn.pipelines.room", lambda: 2 * 8 * 100 * 100 - 1),
-        pytest.raises(DataError, match=r"100 x 100; made dense they take .* MB.*max_features"),
-    ):
-        to_dense(rows, "it")
 
 
 def test_words_where_the_classifier_begins_are_refused() -> None:
@@ -336,12 +317,10 @@ def test_words_where_the_classifier_begins_are_refused() -> None:
     ("given", "wanted"),
     [
         (np.array(["a", "b"], dtype=object), ["a", "b"]),
-        (pd.Series(["a", "b"]), ["a", "b"]),
         (pd.Series(["a", "b"], dtype="category"), ["a", "b"]),
         (pl.Series(["a", "b"]), ["a", "b"]),
         (np.array([3, 4], dtype=object), [3, 4]),
         (np.array([True, False], dtype=object), [1, 0]),
-        ([1.0, 2.0], [1, 2]),
     ],
 )
 def test_labels_of_every_kind(given: object, wanted: list[object]) -> None:
@@ -350,7 +329,7 @@ def test_labels_of_every_kind(given: object, wanted: list[object]) -> None:
 
 @pytest.mark.parametrize("odd", [None, float("nan"), 1.5, b"a", 3])
 def test_labels_that_are_mixed_or_missing_are_refused(odd: object) -> None:
-    with pytest.raises(DataError, match="among labels of dtype object"):
+    with pytest.raises(DataError, match="labels of dtype object"):
         read_labels(np.array(["a", odd], dtype=object), 2, "it")
 
 

@@ -34,15 +34,10 @@ def embed(
     ),
     encoder: str = option(
         "module:function for a torch module that Python can import, with its state in --weights; or an ONNX file "
-        "(.onnx; needs expunge[onnx]). TorchScript (.pt) and exported torch programs (.pt2) only with --trust-encoder.",
+        "(.onnx; needs expunge[onnx]).",
         section="Encoder",
     ),
     weights: Path | None = option("For module:function: a .safetensors file with its state_dict()."),
-    trust_encoder: bool = option(
-        "Load a .pt or .pt2 file. That runs code of whoever made it, with your rights: a .pt2 is unpickled and can do "
-        "anything, TorchScript can read your files. Say so only of a file you made, or whose author may use your "
-        "machine."
-    ),
     head: str | None = option(
         "For module:function: take what enters the linear module of this name (fc, classifier.6)."
     ),
@@ -78,7 +73,7 @@ def embed(
 
     preparation = Normalisation(channel_numbers(mean), channel_numbers(std))
     place = execution.place
-    loaded = load_encoder(encoder, head=head, weights=weights, trust_encoder=trust_encoder, device=place)
+    loaded = load_encoder(encoder, head=head, weights=weights, device=place)
     examples = read_examples(data, size=size)
     unfinished = UnfinishedRun(target.with_name(target.name + ".partial"))
     with progress() as advance:

@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from expunge.heads.rows import Block, Kept, Rows, RowSet, kept
+from expunge.heads.rows import Block, Kept, Rows, RowSet
 from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, Constants, Loss
 
 # The Hessian of a linear head over one set: products, the dense matrix, factors for preconditioning ----------------
@@ -90,7 +90,9 @@ class Curvature:
 
     def __init__(self, objective: LinearHead, weights: Tensor, rows: RowSet) -> None:
         self.objective, self.rows, self.weights = objective, rows, weights.to(rows.dtype)
-        self.predicted = kept(rows, self._predict, padded_height(objective.n_classes))
+        height = padded_height(objective.n_classes)
+        keep = rows.keeps(height * rows.dtype.itemsize)
+        self.predicted = Kept(rows, lambda: ((block,) for block in rows.blocks()), self._predict, height, keep)
 
     def _predict(self, block: Block) -> Tensor:
         return padded(self.objective.predictions(block.features @ self.weights.T).T)

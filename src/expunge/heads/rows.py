@@ -380,14 +380,3 @@ class Kept:
             yield (*visited, value)
         if self.keep:
             self.values = made
-
-
-def kept(rows: RowSet, compute: Callable[[Block], Tensor], height: int) -> Kept:
-    """`height` numbers of the rows' dtype for each row, kept if the rows' memory allows."""
-    return Kept(
-        rows,
-        lambda: ((block,) for block in rows.blocks()),
-        compute,
-        height,
-        rows.keeps(height * rows.dtype.itemsize),
-    )

@@ -7,7 +7,6 @@ import copy
 import hashlib
 import importlib
 import json
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,23 +251,21 @@ def _part(inputs: Inputs, rows: slice, device: str | torch.device) -> Inputs:
     return inputs[rows].to(device)
 
 
-def _unusable(part: Inputs, error: Exception) -> DataError:
-    tensors: dict[str, Any] = dict(part) if isinstance(part, Mapping) else {"the input": part}
-    shown = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
+def _unusable(part: Inputs, error: Exception, name: str = "the model") -> DataError:
+    tensors: dict[str, Any] = dict(part) if isinstance(part, Mapping) else {"": part}
+    shown = ", ".join(f"{each} {tuple(tensor.shape)} {tensor.dtype}".strip() for each, tensor in tensors.items())
     whole = any(not tensor.is_floating_point() for tensor in tensors.values())
     return DataError(
-        f"the model does not take {shown} ({said_by(error)})",
-        "inputs as it was trained on are needed",
-        "Convert whole numbers to floats, for example x.float() / 255." if whole else "Check shape and dtype.",
+        f"{name} does not take {shown} ({said_by(error)})",
+        "inputs as it was trained on, in batches of any size, are needed",
+        "Convert whole numbers to floats, for example X / 255." if whole else "Check shape and dtype.",
     )
 
 
 # Encoders as people keep them: a Python module by import path, with its weights in a safetensors file, or ONNX ------
 # Both bring numbers and nothing that is run but what is installed here: the code of the module, the operators of
-# onnxruntime. TorchScript (`.pt`) and exported torch programs (`.pt2`) are code of whoever wrote the file. Loading a
-# `.pt2` unpickles, so that it can do whatever Python can; TorchScript can read files of this machine. They are loaded
-# only where the caller says that the file is trusted. The digest of an encoder is that of its file, or of everything
-# stored in the module (`module_digest`).
+# onnxruntime. Programs of torch (`.pt`, `.pt2`) are code of whoever wrote the file: no such file is loaded. The digest
+# of an encoder is that of its file, or of everything stored in the module (`module_digest`).
 
 LOADED_WRONG = (
     RuntimeError, ValueError, TypeError, KeyError, OSError, EOFError, AttributeError, IndexError, AssertionError,
@@ -291,57 +288,28 @@ def load_encoder(
     *,
     head: str | None = None,
     weights: str | Path | None = None,
-    trust_encoder: bool = False,
     device: torch.device | str = "cpu",
 ) -> Encoder:
-    """An encoder from `module:function`, or an .onnx, .pt (TorchScript) or .pt2 (torch.export) file.
+    """An encoder from `module:function` or an .onnx file.
 
     `module:function` names a torch module or a function that returns one; `weights` is a safetensors file with its
-    state, and with `head`, features are what enters the linear module of that name. A .pt or .pt2 file runs code of its
-    author with the rights of whoever loads it: it needs `trust_encoder=True`.
+    state, and with `head`, features are what enters the linear module of that name.
     """
-    place = torch.device(device)
-    path = Path(reference)
-    kinds = {".onnx": _onnx, ".pt": _script, ".pth": _script, ".pt2": _exported}
-    load, suffix = kinds.get(path.suffix.lower()), path.suffix
-    if load is None:
-        if ":" not in reference:
-            raise OptionError(
-                f"encoder {reference!r}",
-                f"module:function or a {', '.join(kinds)} file is needed",
-                "Write for example mypackage.encoders:resnet with --weights resnet.safetensors, or encoder.onnx.",
-            )
-        module = import_module(reference)
-        if weights is not None:
-            module = load_state(module, Path(weights), reference)
-        return module_encoder(module, head=head, device=place, name=reference)
-    for option, value in (("head", head), ("weights", weights)):
-        if value is not None:
-            raise OptionError(
-                f"{option} {str(value)!r} with {path}",
-                "a file is the encoder as it is",
-                f"Leave --{option} out, or use module:function.",
-            )
-    digest = _files_digest(path)
-    if load is not _onnx and not trust_encoder:
-        unpickles = suffix.lower() == ".pt2"
-        can = "unpickles, which can run anything" if unpickles else "runs its program, which can read files"
+    path, place = Path(reference), torch.device(device)
+    if path.suffix.lower() == ".onnx":
+        if head is not None or weights is not None:
+            raise OptionError(f"head or weights with {path}", "a file is the encoder as it is", "Leave both out.")
+        return Encoder(_onnx(path, place), _files_digest(path), str(path), place)
+    if ":" not in reference:
         raise OptionError(
-            f"{path}: loading a {suffix} file {can}",
-            "it is loaded only where you say that you trust whoever made it",
-            "Better: module:function with --weights FILE.safetensors, or .onnx. If you made the file, or would run a "
-            "program of its author: --trust-encoder (trust_encoder=True).",
+            f"encoder {reference!r}",
+            "module:function or an .onnx file is needed: other files hold programs, which do what their author wished",
+            "Write for example mypackage.encoders:resnet with --weights resnet.safetensors, or export it to .onnx.",
         )
-    try:
-        return Encoder(load(path, place), digest, str(path), place)
-    except ExpungeError:
-        raise
-    except Exception as error:  # whatever the file makes it raise
-        raise ModelError(
-            f"{path} cannot be loaded ({said_by(error)})",
-            f"a whole {suffix} encoder for this device is needed",
-            "Export it again; of a module that was saved with torch.save, give module:function and --weights.",
-        ) from error
+    module = import_module(reference)
+    if weights is not None:
+        module = load_state(module, Path(weights), reference)
+    return module_encoder(module, head=head, device=place, name=reference)
 
 
 def load_state(module: nn.Module, path: Path, name: str) -> nn.Module:
@@ -415,34 +383,6 @@ def _files_digest(path: Path) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _script(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
-    module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
-    frozen: Callable[[Tensor], Tensor] = module.eval()
-    return frozen
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """torch logs the calls that led to an error before it raises it: what is raised is enough."""
-    before = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def _exported(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
-    with _unlogged():
-        program = torch.export.load(path)
-    if device.type != "cpu":
-        from torch.export.passes import move_to_device_pass
-
-        program = move_to_device_pass(program, device)
-    module: Callable[[Tensor], Tensor] = program.module()
-    return module
-
-
 def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
     try:
         import onnxruntime
@@ -452,13 +392,18 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
             "it is needed to run ONNX files",
             "Run pip install 'expunge[onnx]', or give the encoder as module:function with --weights.",
         ) from error
-    wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
+    providers = [*(["CUDAExecutionProvider"] if device.type == "cuda" else []), "CPUExecutionProvider"]
     # in a folder of their own: weights from a file that the digest does not cover would be found nowhere
     with tempfile.TemporaryDirectory() as folder:
-        for file in (path, *_weight_files(path)):
+        for file in (readable(path), *_weight_files(path)):
             shutil.copyfile(file, Path(folder) / file.name)
         alone = str(Path(folder) / path.name)
-        session = _translated(lambda: onnxruntime.InferenceSession(alone, providers=[*wanted, "CPUExecutionProvider"]))
+        try:
+            session = _translated(lambda: onnxruntime.InferenceSession(alone, providers=providers))
+        except RuntimeError as error:
+            raise ModelError(
+                f"{path} cannot be loaded ({error})", "a whole ONNX encoder is needed", "Export it again."
+            ) from error
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")
@@ -604,14 +549,7 @@ def _encode(encoder: Encoder, preparation: Normalisation, inputs: Sequence[Any] 
     except ExpungeError:
         raise
     except LOADED_WRONG as error:
-        if ended := out_of_memory(error):
-            raise ended from error
-        whole = "" if values.is_floating_point() else " Convert whole numbers to floats, for example X / 255."
-        raise DataError(
-            f"{encoder.name} does not take {tuple(values.shape)} {values.dtype} ({said_by(error)})",
-            "inputs as it was trained on, in batches of any size, are needed",
-            f"Check shape and dtype; export programs with a dynamic batch dimension.{whole}",
-        ) from error
+        raise out_of_memory(error) or _unusable(values, error, encoder.name) from error
     real = isinstance(encoded, Tensor) and encoded.ndim == 2 and encoded.is_floating_point()
     if not real or len(encoded) != len(values):
         shown = f"{tuple(encoded.shape)} {encoded.dtype}" if isinstance(encoded, Tensor) else type(encoded).__name__

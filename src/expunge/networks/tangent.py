@@ -25,8 +25,7 @@ from expunge.distance import Distance
 from expunge.door import ask, require_its_record
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead
-from expunge.heads.network import MatrixFree
-from expunge.heads.tangent import ACCURATE, JacobianRows, Tangent, TangentRows
+from expunge.heads.tangent import JacobianRows, Tangent, TangentRows
 from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
 from expunge.networks.encoders import module_digest
@@ -40,7 +39,8 @@ from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.strict_json import read_json
 from expunge.runtime.values import positive
-from expunge.solve.linear import Step, solve_conjugate
+from expunge.solve.linear import Step
+from expunge.solve.newton import TrainingEquation, newton_step
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,6 @@ def weights_digest(weights: Tensor) -> str:
 # Training tangent weights to the optimum, while the source exists.
 
 
-MAX_REFINEMENTS = 5
-
-
 def train_tangent(
     network: nn.Module,
     inputs: Any,
@@ -183,19 +180,11 @@ def train_tangent(
 def minimise_tangent(
     objective: Tangent, rows: TangentRows, start: Tensor | None = None, progress: Progress = silent
 ) -> tuple[Tensor, float]:
-    """The optimum for these rows, and the norm of the gradient there: conjugate gradients until they no longer help."""
+    """The optimum for these rows, and the norm of the gradient there: Newton's steps until they no longer help."""
     if start is None:
         start = torch.zeros(objective.n_parameters, dtype=torch.float64, device=objective.device)
-    operator = MatrixFree(lambda direction: objective.product(direction, rows))
-    weights, gradient = start, objective.gradient(start, rows)
-    for done in range(MAX_REFINEMENTS):
-        progress("Conjugate gradients", done, None)
-        trial = weights + solve_conjugate(operator, -gradient, ACCURATE, torch.float64).solution
-        image = objective.gradient(trial, rows)
-        if not float(image.norm()) < 0.5 * float(gradient.norm()):
-            break
-        weights, gradient = trial, image
-    return weights, float(gradient.norm())
+    step = newton_step(TrainingEquation(objective, start, rows), goal=0.0, progress=progress)
+    return start + step.update, step.residual
 
 
 # A deposit of tangent weights: what is kept of a source before it goes, and examples that leave it later.
@@ -206,22 +195,27 @@ REMEDY = "Give the examples the tangent weights were trained on, all of them, as
 
 
 @dataclass(frozen=True)
-class KeptTangentSubject:
-    """The anchor of a deposit of tangent weights, 1 x P, and the model that was given with it."""
+class TangentSubject:
+    """Tangent weights and the network they belong to.
+
+    With a deposit `head` is its least squares on rows of Jacobians, and `weights` its anchor, 1 x P; without, `head` is
+    the objective itself.
+    """
 
     model: TangentModel
-    head: LinearHead
+    objective: Tangent
+    head: Tangent | LinearHead
     weights: Tensor
     record: TrainingRecord
-    objective: Tangent
     notes: tuple[str, ...] = ()
 
-    def rows(self, arrays: tuple[Any, Any], name: str) -> JacobianRows:
-        return jacobian_rows(self.objective, arrays, self.record, name)
+    def rows(self, arrays: tuple[Any, Any], name: str) -> TangentRows | JacobianRows:
+        made = jacobian_rows(self.objective, arrays, self.record, name)
+        return made.examples if self.head is self.objective else made
 
     @property
     def n_features(self) -> int:
-        return self.head.n_features
+        return self.objective.n_parameters
 
     @property
     def sha256(self) -> str:
@@ -239,25 +233,15 @@ class KeptTangentSubject:
 
 
 def deposit_tangent(
-    network: nn.Module,
-    model: TangentModel,
-    inputs: Any,
-    labels: Any,
-    *,
-    block: int = 64,
-    device: str = "cpu",
-    progress: Progress = silent,
-    seed: int | None = None,
+    network: nn.Module, model: TangentModel, inputs: Any, labels: Any, *, seed: int | None = None, **settings: Any
 ) -> Deposit:
     """Keep what later deletions from tangent weights need of their source, before it goes. PRIVATE.
 
     `inputs` and `labels` are the examples the weights were trained on. A matrix of as many rows and columns as there
     are weights is stored, so there may be a few thousand of them (`names` of `train_tangent`). `seed` fixes key and
-    rehearsal for tests.
+    rehearsal for tests; `block`, `device` and `progress` are as for `train_tangent`.
     """
-    return make_tangent_deposit(
-        network, model, inputs, labels, block=block, device=device, progress=progress, seed=seed
-    ).deposit
+    return make_tangent_deposit(network, model, inputs, labels, seed=seed, **settings).deposit
 
 
 def make_tangent_deposit(
@@ -310,68 +294,6 @@ def _require_trained_on(model: TangentModel, rows: JacobianRows) -> None:
         )
 
 
-def ask_tangent_deposit(
-    network: nn.Module,
-    model: TangentModel,
-    deposit: Deposit,
-    forget: tuple[Any, Any],
-    promise: Promise,
-    *,
-    block: int = 64,
-    device: str = "cpu",
-) -> Request:
-    """A request to take these examples out, with everything checked that can be before any work is done.
-
-    `model` may be the published one of a deletion before: the weights are the deposit's.
-    """
-    require_its_record(model.record, deposit.record)
-    objective = objective_of(network, model, block, device)
-    anchor = deposit.on(objective.device).anchor
-    subject = KeptTangentSubject(model, deposit.head, anchor, deposit.record, objective)
-    return ask(subject, forget, None, promise, deposit=deposit)
-
-
-# Mixed-linear networks: tangent weights of a network linearised at fixed weights, trained, unlearned, certified.
-
-
-@dataclass(frozen=True)
-class TangentSubject:
-    """Tangent weights and the network they belong to."""
-
-    model: TangentModel
-    head: Tangent
-    notes: tuple[str, ...] = ()
-
-    def rows(self, arrays: tuple[Any, Any], name: str) -> TangentRows:
-        inputs = torch.as_tensor(arrays[0])
-        return self.head.rows(inputs, encode(as_labels(arrays[1], len(inputs), name), self.record.classes, name))
-
-    @property
-    def weights(self) -> Tensor:
-        return self.model.weights.to(self.head.device)
-
-    @property
-    def record(self) -> TrainingRecord:
-        return self.model.record
-
-    @property
-    def n_features(self) -> int:
-        return self.head.n_parameters
-
-    @property
-    def sha256(self) -> str:
-        return self.model.sha256()
-
-    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
-        return TangentModel(noised, self.model.names, replace(record, weights_sha256=weights_digest(noised)))
-
-    def described(self, published: TangentModel) -> Json:
-        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
-
-    def described_step(self, step: Step, kind: str) -> Json:
-        return described_step(step, kind)
-
-
 def unlearn_tangent(
     network: nn.Module,
     model: TangentModel,
@@ -397,9 +319,7 @@ def unlearn_tangent(
     promise = Promise(epsilon, delta, distance, force=force, noise=noise)
     if deposit is not None:
         require_none_with_deposit({"surrogate": surrogate, "distance": distance})
-        request = ask_tangent_deposit(network, model, deposit, forget, promise, block=block, device=device)
-    else:
-        request = tangent_request(network, model, forget, surrogate, promise, block=block, device=device)
+    request = tangent_request(network, model, forget, surrogate, promise, deposit=deposit, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process
     return result
@@ -412,8 +332,19 @@ def tangent_request(
     surrogate: tuple[Any, Any] | None,
     promise: Promise,
     *,
+    deposit: Deposit | None = None,
     block: int = 64,
     device: str = "cpu",
 ) -> Request:
-    """A request about tangent weights, with everything checked that can be before any work is done."""
-    return ask(TangentSubject(model, objective_of(network, model, block, device)), forget, surrogate, promise)
+    """A request about tangent weights, with everything checked that can be before any work is done.
+
+    With a `deposit`, `model` may be the published one of a deletion before: the weights are the deposit's.
+    """
+    if deposit is not None:
+        require_its_record(model.record, deposit.record)
+    objective = objective_of(network, model, block, device)
+    if deposit is None:
+        subject = TangentSubject(model, objective, objective, model.weights.to(objective.device), model.record)
+    else:
+        subject = TangentSubject(model, objective, deposit.head, deposit.on(objective.device).anchor, deposit.record)
+    return ask(subject, forget, surrogate, promise, deposit=deposit)

@@ -221,12 +221,10 @@ def at_optimum(estimator: Estimator, optimum: torch.Tensor) -> Estimator:
 
 def _given(split: SplitPipeline, rows: Any, deposit: Deposit, name: str) -> Any:
     """Rows as the classifier sees them, and labels where there are any."""
-    values, labels = rows if isinstance(rows, tuple) else (rows, None)
-    features = split.transform(values, name)
-    if labels is not None:
-        labels = read_labels(labels, len(features), name)
     if not isinstance(rows, tuple):
-        return features
+        return split.transform(rows, name)
+    features = split.transform(rows[0], name)
+    labels = None if rows[1] is None else read_labels(rows[1], len(features), name)
     return EncodedRows(features, labels, None, deposit.record.features)
 
 
@@ -235,12 +233,11 @@ def _require_size(objective: Objective, device: str) -> None:
     vectors, width = objective.matrix.shape
     size, most = (vectors if objective.loss == "softmax" else 1) * width, most_weights(computing_device(device))
     if size > most:
-        together = " (classes times features)" if objective.loss == "softmax" else ""
         raise ModelError(
-            f"{size:,} weights{together}",
+            f"{size:,} weights{' (classes times features)' if objective.loss == 'softmax' else ''}",
             f"a deposit keeps a matrix of their square, and at most {most:,} of them",
-            "Use fewer features: TfidfVectorizer(max_features=2000), SelectKBest, or TruncatedSVD before the classifier"
-            + ("; or OneVsRestClassifier, of which features alone count." if together else "."),
+            "Use fewer features (TfidfVectorizer(max_features=2000), SelectKBest, or TruncatedSVD before the "
+            "classifier), or OneVsRestClassifier, of which features alone count.",
         )
 
 

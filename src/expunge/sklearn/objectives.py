@@ -15,7 +15,7 @@ is not penalised has no strong convexity, hence no bound without anything of the
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,27 +53,20 @@ SUPPORTED = (
     "OneVsRestClassifier of one of these, or a Pipeline that ends in one"
 )
 WITH_DEPOSIT = ("Pipeline", "LogisticRegressionCV", "RidgeClassifierCV", "SGDClassifier", "OneVsRestClassifier")
-LINEAR = "Fit a LogisticRegression on the same columns"
-BINS = f"{LINEAR}, cut into bins by KBinsDiscretizer where thresholds matter."
+REQUIRED = "an L2 penalty is needed, and a smooth loss: both known, and the same for every class"
 EACH_LABEL = "Fit one classifier a label, with a deposit each."
-INSTEAD = {  # by the name of the class, from the first that a class descends from
-    **dict.fromkeys(("SVC", "NuSVC"), f"{LINEAR}; for a kernel, put RBFSampler or PolynomialFeatures before it."),
-    "LinearSVC": f"{LINEAR}: its loss has no kinks, and its C means the same.",
-    **dict.fromkeys(
-        ("Perceptron", "PassiveAggressiveClassifier"),
-        "Fit SGDClassifier(loss='log_loss') or a LogisticRegression.",
-    ),
+BINS = "Fit a LogisticRegression on the same columns, cut into bins by KBinsDiscretizer where thresholds matter."
+KERNEL = "Fit a LogisticRegression on the same columns; for a kernel, put RBFSampler or PolynomialFeatures before it."
+ANYTHING = "Fit a LogisticRegression on the same columns, or use expunge.LinearModel."
+INSTEAD = {  # by the name of the class, from the first that a class descends from; ANYTHING for all others
+    **dict.fromkeys(("SVC", "NuSVC", "GaussianProcessClassifier", "QuadraticDiscriminantAnalysis"), KERNEL),
     **dict.fromkeys(("BaseDecisionTree", "BaseForest", "BaseGradientBoosting", "BaseHistGradientBoosting"), BINS),
+    **dict.fromkeys(("_MultiOutputEstimator", "_BaseChain"), EACH_LABEL),
+    **dict.fromkeys(("OneVsOneClassifier", "OutputCodeClassifier"), "Fit a OneVsRestClassifier of that estimator."),
+    "Perceptron": "Fit SGDClassifier(loss='log_loss') or a LogisticRegression.",
     "BaseMultilayerPerceptron": "Use the last layer: a LogisticRegression on what the layers before it make of rows.",
-    "KNeighborsMixin": f"{LINEAR}: neighbours are rows of the source themselves.",
-    "_BaseNB": f"{LINEAR}.",
-    "LinearDiscriminantAnalysis": f"Fit a RidgeClassifier or: {LINEAR[0].lower()}{LINEAR[1:]}.",
-    "QuadraticDiscriminantAnalysis": f"{LINEAR}, with PolynomialFeatures(2) before it.",
-    "GaussianProcessClassifier": f"{LINEAR}, with RBFSampler before it.",
     "CalibratedClassifierCV": "Give a LogisticRegression itself, whose probabilities need no calibration.",
     "BaseSearchCV": "Give what it chose: search.best_estimator_.",
-    **dict.fromkeys(("OneVsOneClassifier", "OutputCodeClassifier"), "Fit a OneVsRestClassifier of that estimator."),
-    **dict.fromkeys(("_MultiOutputEstimator", "_BaseChain"), EACH_LABEL),
     "_BaseHeterogeneousEnsemble": "Give one of its members that is supported.",
     "RegressorMixin": "Only classifiers are supported; cut the target into classes, or use a RidgeClassifier.",
 }
@@ -82,7 +75,7 @@ INSTEAD = {  # by the name of the class, from the first that a class descends fr
 def unsupported(estimator: Estimator) -> ModelError:
     """The error for an estimator that no objective of ours describes, with the nearest one that is."""
     ancestors = [kind.__name__ for kind in type(estimator).__mro__]
-    remedy = next((INSTEAD[name] for name in ancestors if name in INSTEAD), f"{LINEAR}, or use expunge.LinearModel.")
+    remedy = next((INSTEAD[name] for name in ancestors if name in INSTEAD), ANYTHING)
     return ModelError(f"{type(estimator).__name__} is not supported", f"supported are {SUPPORTED}", remedy)
 
 
@@ -153,59 +146,36 @@ def _read(estimator: Estimator, *, loss: str, strength: float, **known: Any) -> 
     )
 
 
-def _refuse(*rules: tuple[bool, str, str, str]) -> None:
-    """Raise the error of the first rule that is broken."""
-    for broken, found, required, remedy in rules:
+def _refuse(*rules: tuple[Any, str, str]) -> None:
+    """Raise the error of the first rule that is broken: what was found, and the remedy."""
+    for broken, found, remedy in rules:
         if broken:
-            raise ModelError(found, required, remedy)
+            raise ModelError(found, REQUIRED, remedy)
 
 
 def _logistic(estimator: Estimator) -> Objective:
     name, chosen = type(estimator).__name__, isinstance(estimator, LogisticRegressionCV)
     strengths = np.unique(np.asarray(estimator.C_ if chosen else estimator.C, dtype=np.float64))
     ratio = getattr(estimator, "l1_ratio_" if chosen else "l1_ratio", None)
-    penalty, finite = getattr(estimator, "penalty", "l2"), bool(np.isfinite(strengths).all())
+    penalty = getattr(estimator, "penalty", "l2")
     mixed = any(each not in (None, 0.0) for each in np.atleast_1d(np.asarray(ratio, dtype=object)).tolist())
     single, penalised = len(np.atleast_2d(estimator.coef_)) == 1, estimator.solver == "liblinear"
+    scaled = penalised and estimator.fit_intercept and estimator.intercept_scaling != 1
     # `multi_class`, which scikit-learn had up to 1.7, may ask for another loss than the usual one
     asked, usual = getattr(estimator, "multi_class", "auto"), "ovr" if single or penalised else "multinomial"
+    other, one_by_one = asked not in ("auto", "deprecated", usual), "Fit with solver='lbfgs', or a OneVsRestClassifier."
     _refuse(
         (
-            penalty not in ("l2", "deprecated") or mixed or not finite,
-            f"{name} with penalty {penalty!r}, l1_ratio {ratio!r}, C {strengths.tolist()}",
-            "an L2 penalty is needed: with L1, or with none, no bound holds",
-            "Fit with an L2 penalty, the default." if finite else "Fit with a finite C, for example 100.",
+            penalty not in ("l2", "deprecated") or mixed,
+            f"{name} with penalty {penalty!r}, l1_ratio {ratio!r}",
+            "Fit with an L2 penalty, the default.",
         ),
-        (
-            chosen and not estimator.refit,
-            f"{name} with refit=False",
-            "its weights are a mean over folds, not an optimum",
-            "Fit with refit=True.",
-        ),
-        (
-            len(strengths) > 1,
-            f"{name} with another C for each class",
-            "one C for all classes is needed",
-            "Fit LogisticRegression(C=...).",
-        ),
-        (
-            asked not in ("auto", "deprecated", usual),
-            f"{name} with multi_class {asked!r}",
-            "its loss must be that of later versions: a sigmoid for two classes, softmax for several",
-            "Fit without multi_class, or a OneVsRestClassifier.",
-        ),
-        (
-            penalised and not single,
-            f"{name} with solver 'liblinear' and several classes",
-            "it fits one class against the rest",
-            "Fit with solver='lbfgs', or a OneVsRestClassifier.",
-        ),
-        (
-            penalised and estimator.fit_intercept and estimator.intercept_scaling != 1,
-            f"{name} with solver 'liblinear' and intercept_scaling {estimator.intercept_scaling:g}",
-            "liblinear penalises the intercept, as no other solver does, by this",
-            "Fit with solver='lbfgs', or with intercept_scaling=1.",
-        ),
+        (not np.isfinite(strengths).all(), f"{name} without a penalty", "Fit with a finite C, for example 100."),
+        (chosen and not estimator.refit, f"{name} whose weights are a mean over folds", "Fit with refit=True."),
+        (len(strengths) > 1, f"{name} with another C for each class", "Fit LogisticRegression(C=...)."),
+        (other, f"{name} with multi_class {asked!r}", "Fit without multi_class, or a OneVsRestClassifier."),
+        (penalised and not single, f"{name} with solver 'liblinear' and several classes", one_by_one),
+        (scaled, f"{name} with a scaled intercept", "Fit with solver='lbfgs', or with intercept_scaling=1."),
     )
     free = bool(estimator.fit_intercept) and not penalised
     loss = "logistic" if single else "softmax"
@@ -216,20 +186,12 @@ def _ridge(estimator: Estimator) -> Objective:
     chosen = isinstance(estimator, RidgeClassifierCV)
     alpha = float(estimator.alpha_ if chosen else estimator.alpha)
     kind = getattr(estimator._label_binarizer, "y_type_", "")
+    several = np.ndim(estimator.classes_) != 1 or kind.startswith("multilabel")
+    positive = getattr(estimator, "positive", False)
     _refuse(
-        (alpha <= 0.0, f"alpha {alpha:g}", "an L2 penalty is needed", "Fit with an alpha above 0, for example 1."),
-        (
-            bool(getattr(estimator, "positive", False)),
-            "a RidgeClassifier with positive=True",
-            "weights must be free to move",
-            "Fit with positive=False.",
-        ),
-        (
-            np.ndim(estimator.classes_) != 1 or kind.startswith("multilabel"),
-            "several labels a row",
-            "one label a row is needed",
-            "Fit one classifier a label.",
-        ),
+        (alpha <= 0.0, f"a RidgeClassifier with alpha {alpha:g}", "Fit with an alpha above 0, for example 1."),
+        (positive, "a RidgeClassifier whose weights are not free to move", "Fit with positive=False."),
+        (several, "a RidgeClassifier with several labels a row", EACH_LABEL),
     )
     read = _read(estimator, loss="ridge", strength=1.0 / alpha, chosen=chosen)
     return read if len(read.matrix) > 1 else replace(read, matrix=np.concatenate([-read.matrix, read.matrix]))
@@ -237,25 +199,14 @@ def _ridge(estimator: Estimator) -> Objective:
 
 def _descent(estimator: Estimator) -> Objective:
     single = len(np.atleast_2d(estimator.coef_)) == 1
+    # with several classes it weighs a class in its own problem only, so that a row counts differently in each
+    weighted = not single and estimator.class_weight is not None
+    unpenalised = estimator.penalty != "l2" or not estimator.alpha > 0.0
+    loss, found = estimator.loss, f"SGDClassifier with penalty {estimator.penalty!r}, alpha {estimator.alpha:g}"
     _refuse(
-        (
-            estimator.loss != "log_loss",
-            f"SGDClassifier with loss {estimator.loss!r}",
-            "its loss must be smooth and known",
-            "Fit with loss='log_loss', or a LogisticRegression.",
-        ),
-        (
-            estimator.penalty != "l2" or not estimator.alpha > 0.0,
-            f"SGDClassifier with penalty {estimator.penalty!r}, alpha {estimator.alpha:g}",
-            "an L2 penalty is needed: with L1, elastic net or none no bound holds",
-            "Fit with penalty='l2' and an alpha above 0.",
-        ),
-        (
-            not single and estimator.class_weight is not None,
-            "SGDClassifier with class_weight and several classes",
-            "it weighs a class in its own problem only, so that a row counts differently in each",
-            "Fit LogisticRegression(class_weight='balanced').",
-        ),
+        (loss != "log_loss", f"SGDClassifier with loss {loss!r}", "Fit with loss='log_loss', or a LogisticRegression."),
+        (unpenalised, found, "Fit with penalty='l2' and an alpha above 0."),
+        (weighted, "SGDClassifier with class_weight", "Fit LogisticRegression(class_weight='balanced')."),
     )
     loss = "logistic" if single else "one-vs-rest"
     return _read(estimator, loss=loss, strength=float(estimator.alpha), per_row=True)
@@ -263,31 +214,22 @@ def _descent(estimator: Estimator) -> Objective:
 
 def _one_vs_rest(estimator: Estimator) -> Objective:
     check_is_fitted(estimator)
-    several = "a OneVsRestClassifier with several labels a row"
-    _refuse((estimator.multilabel_, several, "one label a row is needed", EACH_LABEL))
+    _refuse((estimator.multilabel_, "a OneVsRestClassifier with several labels a row", EACH_LABEL))
     members = [member for member in estimator.estimators_ if hasattr(member, "coef_")]
     if len(members) < len(estimator.estimators_) or not members:
         raise unsupported(estimator.estimator)
-    kind, read = type(members[0]).__name__, [read_objective(member) for member in members]
+    read = [read_objective(member) for member in members]
+    one = f"Fit {type(members[0]).__name__} itself, which has several classes and chooses once."
+    weighted, unlike = (any(each.class_weight is not None for each in read), len({each.strength for each in read}) > 1)
     _refuse(
-        (
-            any(each.class_weight is not None for each in read),
-            f"a OneVsRestClassifier of {kind} with class_weight",
-            "a row would count differently for each class",
-            "Fit LogisticRegression(class_weight='balanced') itself: it has several classes.",
-        ),
-        (
-            any(each.strength != read[0].strength for each in read),
-            f"a OneVsRestClassifier of {kind} with another penalty for each class",
-            "one for all classes is needed",
-            f"Fit {kind} itself, which has several classes and chooses once.",
-        ),
+        (weighted, "a OneVsRestClassifier with class_weight", "Fit LogisticRegression(class_weight='balanced')."),
+        (unlike, "a OneVsRestClassifier with another penalty for each class", one),
     )
+    first = replace(read[0], classes=np.asarray(estimator.classes_))
     if len(read) == 1:
-        return replace(read[0], classes=np.asarray(estimator.classes_))
-    matrix = np.concatenate([each.matrix[-1:] for each in read])
-    loss = "ridge" if read[0].loss == "ridge" else "one-vs-rest"
-    return replace(read[0], loss=loss, matrix=matrix, classes=np.asarray(estimator.classes_))
+        return first
+    loss = "ridge" if first.loss == "ridge" else "one-vs-rest"
+    return replace(first, loss=loss, matrix=np.concatenate([each.matrix[-1:] for each in read]))
 
 
 def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimator:
@@ -303,7 +245,8 @@ def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimato
         width = np.atleast_2d(estimator.coef_).shape[1]
         fresh.coef_ = np.ascontiguousarray(weights[:, :width]).reshape(np.shape(estimator.coef_))
         offsets = weights[:, width] if estimator.fit_intercept else np.zeros(len(weights))
-        fresh.intercept_ = offsets.copy() if np.ndim(estimator.intercept_) else float(offsets[0])
+        alone = np.ndim(estimator.intercept_) == 0 and len(offsets) == 1
+        fresh.intercept_ = float(offsets[0]) if alone else offsets.copy()
     for name in CARRIED_BY_MANY if many else CARRIED:
         if name in vars(estimator):
             setattr(fresh, name, vars(estimator)[name])
@@ -311,6 +254,8 @@ def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimato
 
 
 # Without a deposit ----------------------------------------------------------------------------------------------------
+
+ORIGIN = "Pass the estimator the model came from."
 
 
 def from_sklearn(
@@ -367,59 +312,37 @@ def to_sklearn(model: LinearModel, like: Estimator) -> Estimator:
     """
     _read_plain(like)
     logistic, record, names = isinstance(like, LogisticRegression), model.record, _columns(like)
-    width, classes = np.atleast_2d(like.coef_).shape[1], np.asarray(like.classes_).tolist()
-    origin = "Pass the estimator the model came from."
+    classes, kind = np.asarray(like.classes_).tolist(), type(like).__name__
     if record is not None:
         losses = (SOFTMAX.name, LOGISTIC.name) if logistic else (RIDGE.name,)
-        _refuse(
-            (
-                record.loss not in losses,
-                f"a model with loss {record.loss}",
-                f"{type(like).__name__} has the probabilities, or outputs, of {' and '.join(losses)}",
-                "Pass an estimator of the model's own loss.",
-            ),
-            (
-                record.table is not None and names is not None,
+        if record.loss not in losses:
+            raise ModelError(f"a model with loss {record.loss}", f"{kind} has {' and '.join(losses)}", ORIGIN)
+        if record.table is not None and names is not None:
+            raise ModelError(
                 "a model that was trained on a table, which it prepares, and an estimator that was fitted on a frame",
                 "the estimator would take its columns as they are",
                 "Pass one that was fitted on arrays of prepared features, or use the model's own predict.",
-            ),
-            (
-                names is not None and record.features not in (None, names),
+            )
+        if names is not None and record.features not in (None, names):
+            raise ModelError(
                 "the estimator was fitted on other columns than the model, or on the same in another order",
                 f"the model's are {', '.join(map(repr, (record.features or ())[:8]))}",
-                origin,
-            ),
-        )
+                ORIGIN,
+            )
     model = one_row_a_class(model)
     known = classes if record is None else list(model.classes)  # without a record rows are in the estimator's order
-    _refuse(
-        (
-            len(classes) != model.n_classes or width != model.n_features,
-            f"the model is {model.n_classes} x {model.n_features}",
-            f"the estimator is {len(classes)} x {width}",
-            origin,
-        ),
-        (
-            set(known) != set(classes),
-            f"the model's classes are {', '.join(map(repr, known[:8]))}",
-            f"the estimator's are {', '.join(map(repr, classes[:8]))}",
-            origin,
-        ),
-    )
-    order = [known.index(label) for label in classes]
-    bias = np.zeros(model.n_classes) if model.bias is None else model.bias.double().numpy()[order]
-    weight = model.weight.double().numpy()[order]
+    found, wanted = (model.n_features, sorted(known)), (np.atleast_2d(like.coef_).shape[1], sorted(classes))
+    if len(known) != model.n_classes or found != wanted:
+        raise ModelError(
+            f"the model has {model.n_features} features, and its classes are {', '.join(map(repr, known[:8]))}",
+            f"the estimator has {wanted[0]}, and its classes are {', '.join(map(repr, classes[:8]))}",
+            ORIGIN,
+        )
+    matrix = model.matrix().double().numpy()[[known.index(label) for label in classes]]
     if np.atleast_2d(like.coef_).shape[0] == 1:
-        factor = 1.0 if logistic else 0.5
-        weight, bias = (weight[1:] - weight[:1]) * factor, (bias[1:] - bias[:1]) * factor
-    copy = deepcopy(like)
-    copy.coef_ = weight.astype(like.coef_.dtype).reshape(like.coef_.shape)
-    copy.intercept_ = np.zeros_like(like.intercept_)
-    if model.bias is not None:
-        copy.set_params(fit_intercept=True)
-        copy.intercept_ = bias.astype(like.coef_.dtype)
-    return copy
+        matrix = (matrix[1:] - matrix[:1]) * (1.0 if logistic else 0.5)
+    form = copy(like)
+    return with_weights(form.set_params(fit_intercept=model.bias is not None), matrix)
 
 
 def _columns(estimator: Estimator) -> tuple[str, ...] | None:
@@ -440,26 +363,16 @@ def _read_plain(estimator: Estimator) -> Objective:
     if not isinstance(estimator, (LogisticRegression, RidgeClassifier)):
         raise unsupported(estimator)
     check_is_fitted(estimator)
-    _refuse(
-        (
-            bool(estimator.fit_intercept),
-            f"{name} with fit_intercept=True",
-            "scikit-learn does not penalise the intercept, so the objective is not strongly convex in it and no bound "
-            "holds",
-            "While the source is there, make a deposit (expunge.sklearn.deposit); else append a column of ones to the "
-            "features and fit with fit_intercept=False, or train with expunge.train(bias=True).",
-        ),
-        (
-            bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
-            f"{name} with fit_intercept=False and an intercept that is not 0",
-            "it would be lost",
-            "Set it to 0, or train with expunge.train(bias=True).",
-        ),
-        (
-            estimator.class_weight is not None,
-            f"{name} with class_weight",
-            "without a deposit every row must count the same",
-            "Make a deposit while the source is there (expunge.sklearn.deposit), or fit without class weights.",
-        ),
-    )
+    rules = {  # scikit-learn does not penalise the intercept: the objective is not strongly convex in it
+        "fit_intercept=True": bool(estimator.fit_intercept),
+        "fit_intercept=False and an intercept that is not 0": bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
+        "class_weight": estimator.class_weight is not None,
+    }
+    for found in (name for name, broken in rules.items() if broken):
+        raise ModelError(
+            f"{name} with {found}",
+            "without a deposit no bound holds for what is not penalised, and every row must count the same",
+            "While the source is there, make a deposit (expunge.sklearn.deposit); else fit without, with a column of "
+            "ones for an intercept, or use expunge.train(bias=True).",
+        )
     return read_objective(estimator)

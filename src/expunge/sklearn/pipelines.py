@@ -6,6 +6,7 @@ Which steps learnt from rows, what they keep of these, and coarse ones in their 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
-import scipy.special
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
@@ -31,30 +31,19 @@ from expunge.rows.columns import order_of
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
 from expunge.rows.tables import frame_names, is_frame
-from expunge.runtime.memory import room
 from expunge.runtime.values import choice
 from expunge.sklearn.objectives import COARSE_MARK, Estimator
 
 NO_STEP = (None, "passthrough", "drop")
-NO_ROWS = "an estimator that holds no rows"
-HOLD_ROWS = {  # steps, or parts of steps, that hold rows of the source; by the name of the class or of an ancestor
-    "KNNImputer": "SimpleImputer",
-    "QuantileTransformer": "StandardScaler or RobustScaler",
-    "Birch": "KMeans",
-    "KernelCenterer": "StandardScaler",
-    **dict.fromkeys(("KNeighborsMixin", "RadiusNeighborsMixin"), NO_ROWS),
-    "BaseLibSVM": f"{NO_ROWS}, for example LinearSVC",
-    **dict.fromkeys(("GaussianProcessRegressor", "KernelRidge"), "BayesianRidge"),
-    "GaussianProcessClassifier": "LogisticRegression",
-    **dict.fromkeys(("KNeighborsTransformer", "RadiusNeighborsTransformer"), "a transformer that holds no rows"),
-    "KernelPCA": "RBFSampler with PCA",
-    "Nystroem": "RBFSampler",
-    **dict.fromkeys(("Isomap", "LocallyLinearEmbedding"), "PCA"),
-}
-OTHERWISE = {  # steps whose fit_transform makes something else of a row than their transform
-    "TargetEncoder": "OneHotEncoder or OrdinalEncoder",
-    **dict.fromkeys(("NMF", "MiniBatchNMF", "DictionaryLearning", "MiniBatchDictionaryLearning"), "TruncatedSVD"),
-}
+ELSEWHERE = "fit it on rows that are not the source's, and say preparation='learnt elsewhere'."
+HOLD_ROWS = (  # steps, or parts of steps, that hold rows of the source; by the name of the class or of an ancestor
+    *("KNNImputer", "QuantileTransformer", "Birch", "KernelCenterer", "KNeighborsMixin", "RadiusNeighborsMixin"),
+    *("BaseLibSVM", "GaussianProcessRegressor", "GaussianProcessClassifier", "KernelRidge", "KNeighborsTransformer"),
+    *("RadiusNeighborsTransformer", "KernelPCA", "Nystroem", "Isomap", "LocallyLinearEmbedding"),
+)
+OTHERWISE = (  # steps whose fit_transform makes something else of a row than their transform
+    *("TargetEncoder", "NMF", "MiniBatchNMF", "DictionaryLearning", "MiniBatchDictionaryLearning"),
+)
 SHAPES_ALONE = (  # fit looks at the shape of rows, or draws at random
     *("PolynomialFeatures", "RBFSampler", "SkewedChi2Sampler", "AdditiveChi2Sampler", "PolynomialCountSketch"),
     *("GaussianRandomProjection", "SparseRandomProjection", "Normalizer", "Binarizer", "HashingVectorizer"),
@@ -80,16 +69,6 @@ OWN = 50  # rows: of more, an array as long as the source has something of each
 
 def to_dense(values: Any, name: str) -> NDArray[np.float64]:
     """A table of float64; sparse rows are made dense where memory allows."""
-    if scipy.sparse.issparse(values):
-        count, width = values.shape
-        size, free = 8 * count * width, room()
-        if 2 * size > free:
-            raise DataError(
-                f"{name}: sparse rows, {count:,} x {width:,}",
-                f"made dense they take {size / 1e6:,.0f} MB, and {free / 2e6:,.0f} MB may be used for them",
-                "Use fewer features: TfidfVectorizer(max_features=2000), or TruncatedSVD before the classifier.",
-            )
-        values = values.toarray()
     if isinstance(values, np.ndarray) and values.dtype.kind == "O":
         try:
             values = values.astype(np.float64)
@@ -106,17 +85,8 @@ def to_dense(values: Any, name: str) -> NDArray[np.float64]:
 def read_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
     """Labels as whole numbers or text; of dtype object too, where all are of one kind."""
     array = np.asarray(values)
-    if array.dtype.kind == "O" and array.ndim == 1:
-        kinds = {str if isinstance(value, str) else type(value) for value in array.tolist()}
-        if kinds <= {int, bool, np.int64, np.bool_} and kinds:
-            array = array.astype(np.int64)
-        elif kinds != {str}:
-            odd = next(value for value in array.tolist() if not isinstance(value, (str, int)) or kinds > {str})
-            raise DataError(
-                f"{name}: label {odd!r} among labels of dtype object",
-                "all must be whole numbers, or all text",
-                "Fill labels that are missing, or leave their rows out, and write all in one way.",
-            )
+    if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer, np.bool_)) for value in array.ravel()):
+        array = array.astype(np.int64)
     return as_labels(array, n_rows, name)
 
 
@@ -198,26 +168,24 @@ def split_pipeline(estimator: Estimator, *, learnt_elsewhere: bool = False) -> S
 
 def _require_usable(name: str, step: Any, learnt_elsewhere: bool) -> None:
     """Refuse a step that draws rows, prepares training rows otherwise, or holds rows of the source."""
-    kind, ancestors = type(step).__name__, [each.__name__ for each in type(step).__mro__]
-    holds, otherwise = (next((each for each in ancestors if each in names), None) for names in (HOLD_ROWS, OTHERWISE))
+    named, ancestors = f"step {name!r} ({type(step).__name__})", {each.__name__ for each in type(step).__mro__}
     if hasattr(step, "fit_resample"):
         raise ModelError(
-            f"step {name!r} ({kind}) draws or makes rows",
+            f"{named} draws or makes rows",
             "the model must have been trained on the rows that are given",
             "Leave it out and fit with class_weight='balanced'.",
         )
-    if otherwise is not None:
+    if ancestors & set(OTHERWISE):
         raise ModelError(
-            f"step {name!r} ({kind}) prepares the rows of training otherwise than later ones",
+            f"{named} prepares the rows of training otherwise than later ones",
             "a row must come out as it was trained on",
-            f"Use {OTHERWISE[otherwise]}.",
+            "Use OneHotEncoder or OrdinalEncoder; TruncatedSVD for a factorisation.",
         )
-    if holds is not None and not learnt_elsewhere:
+    if ancestors & set(HOLD_ROWS) and not learnt_elsewhere:
         raise ModelError(
-            f"step {name!r} ({kind}) holds rows that it was fitted on",
+            f"{named} holds rows that it was fitted on",
             "a row that is forgotten would still be there",
-            f"Use {HOLD_ROWS[holds]}; or fit it on rows that are not the source's, and say preparation='learnt "
-            "elsewhere'.",
+            f"Use a step that holds none (SimpleImputer, StandardScaler, RBFSampler, PCA, KMeans), or {ELSEWHERE}",
         )
 
 
@@ -299,22 +267,16 @@ def is_coarse(step: Any) -> bool:
 
 def _digest(step: Any) -> str:
     learnt = {name: value for name, value in vars(step).items() if name.endswith("_") and name != COARSE_MARK}
-    return _digest_of((type(step).__name__, learnt, getattr(step, "idf_", None)))
+    return _digest_of([type(step).__name__, learnt, getattr(step, "idf_", None)])
 
 
 def _digest_of(learnt: Any) -> str:
-    return hashlib.sha256(repr(_plain(learnt)).encode()).hexdigest()
+    """Of lists, numbers and words, so that what is equal is written alike; of anything else the class alone counts."""
 
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__
 
-def _plain(value: Any) -> Any:
-    """What a step has learnt in lists, numbers and words, so that equal ones are written alike."""
-    if isinstance(value, dict):
-        return sorted((str(name), _plain(each)) for name, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    return value if isinstance(value, (str, int, float, type(None))) else type(value).__name__
+    return hashlib.sha256(json.dumps(learnt, sort_keys=True, default=plain).encode()).hexdigest()
 
 
 def strip(step: Any) -> None:
@@ -338,8 +300,7 @@ def require_nothing_of_each(steps: tuple[tuple[str, Any], ...], n_rows: int) -> 
                     raise ModelError(
                         f"step {name!r} ({type(part).__name__}) holds {attribute}, with something of each row",
                         "a row that is forgotten would still be there",
-                        "Use a step that keeps no rows; or fit it on rows that are not the source's, and say "
-                        "preparation='learnt elsewhere'.",
+                        f"Use a step that keeps no rows, or {ELSEWHERE}",
                     )
 
 
@@ -493,30 +454,6 @@ def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
     return step
 
 
-def _most_absolute(step: Any, X: Any, coarse: Coarse) -> Any:
-    step.fit(X)
-    most = [coarse.scale(float(np.abs(coarse.pull_in(c)).max())) if len(c) else 0.0 for c in _columns(X, coarse)]
-    step.scale_ = np.where(np.array(most) > 0.0, most, 1.0)
-    strip(step)
-    return step
-
-
-def _robust(step: Any, X: Any, coarse: Coarse) -> Any:
-    step.fit(X)
-    low, high = (part / 100.0 for part in step.quantile_range)
-    usual = float(np.diff(scipy.special.ndtri([low, high]))[0]) if step.unit_variance else 1.0
-    for place, values in enumerate(_columns(X, coarse)):
-        column = values if len(values) else np.zeros(1)
-        spread = coarse.scale(abs(coarse.quantile(column, high) - coarse.quantile(column, low)) / usual)
-        if step.scale_ is not None:
-            step.scale_[place] = spread if spread > 0.0 else 1.0
-        if step.center_ is not None:
-            step.center_[place] = coarse.centre(
-                coarse.quantile(column, 0.5), spread if spread > 0.0 else coarse.moments(column)[1]
-            )
-    return step
-
-
 def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
     """A column in which few rows have a value is left out, and one in which few have none gets no indicator."""
     if callable(step.strategy):
@@ -554,35 +491,22 @@ def _frequent(column: NDArray[Any], coarse: Coarse) -> Any:
 
 def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
     """Fitted on made-up rows: each frequent value as often as it needs, and a rare one, whether any was or not."""
-    counting = OneHotEncoder(
-        categories=step.categories, min_frequency=coarse.rare, max_categories=getattr(step, "max_categories", None),
-        handle_unknown="infrequent_if_exist",
-    ).fit(X)  # fmt: skip
-    counts = np.asarray(counting.transform(X).sum(axis=0)).ravel()
-    frequent, start = [], 0
-    for values, rare in zip(counting.categories_, counting.infrequent_categories_, strict=True):
-        often = [value for value in values.tolist() if rare is None or not _among(value, rare.tolist())]
-        enough = coarse.blur(counts[start : start + len(often)]) >= coarse.rare
-        left = [value for value, is_frequent in zip(often, enough, strict=True) if is_frequent]
-        start += len(often) + (rare is not None)
-        numbers = values.dtype.kind in "iuf"
-        plain = [value for value in left if not _is_gap(value)]
-        stand_in = (math.ceil(max(plain, default=0)) + 1) if numbers else RARE_WORD
-        frequent.append((left, values.dtype.type(stand_in) if numbers else stand_in))
-    if isinstance(step, OneHotEncoder):
-        step.set_params(
-            categories="auto", min_frequency=coarse.rare, max_categories=None, handle_unknown="infrequent_if_exist"
-        )
-        columns = [[*(value for value in left for _ in range(coarse.rare)), rare] for left, rare in frequent]
+    one_hot, columns = isinstance(step, OneHotEncoder), []
+    for column in np.asarray(X, dtype=object).T:
+        gaps = [value for value in column if _is_gap(value)]
+        counts = Counter(value for value in column if not _is_gap(value)) | Counter(dict.fromkeys(gaps[:1], len(gaps)))
+        plain = [value for value in counts if not _is_gap(value)]
+        numbers = all(isinstance(value, (int, float, np.number)) for value in plain)
+        rare = math.ceil(max(plain, default=0)) + 1 if numbers else RARE_WORD
+        enough = coarse.blur(np.array(list(counts.values()))) >= coarse.rare
+        frequent = [value for value, is_frequent in zip(counts, enough, strict=True) if is_frequent]
+        columns.append([*frequent * coarse.rare, rare] if one_hot else frequent or [rare])
+    step.set_params(categories="auto", max_categories=None, min_frequency=coarse.rare if one_hot else None)
+    if one_hot:
+        step.set_params(handle_unknown="infrequent_if_exist")
     else:
-        step.set_params(categories="auto", min_frequency=None, max_categories=None)
         step.set_params(handle_unknown="use_encoded_value", unknown_value=-1)
-        columns = [left or [rare] for left, rare in frequent]
     return step.fit(_made_up(columns, X))
-
-
-def _among(value: Any, values: list[Any]) -> bool:
-    return any(value is each or value == each or (_is_gap(value) and _is_gap(each)) for each in values)
 
 
 def _is_gap(value: Any) -> bool:
@@ -593,10 +517,10 @@ def _made_up(columns: list[list[Any]], X: Any) -> Any:
     """Rows that have these values, as often as they stand there and the first of each column more often."""
     most = max(len(column) for column in columns)
     padded = [[*column, *([column[0]] * (most - len(column)))] for column in columns]
-    if not hasattr(X, "columns"):
-        kind = np.asarray(X).dtype
-        return np.array(padded, dtype=kind if kind.kind in "iuf" else object).T
-    return type(X)(dict(zip(list(X.columns), padded, strict=True)))  # a frame of the same kind
+    if hasattr(X, "columns"):
+        return type(X)(dict(zip(list(X.columns), padded, strict=True)))  # a frame of the same kind
+    kind = np.asarray(X).dtype
+    return np.array(padded, dtype=kind if kind.kind in "iuf" else object).T
 
 
 def _vectoriser(step: Any, X: Any, coarse: Coarse) -> Any:
@@ -628,8 +552,6 @@ def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
 COARSENED: dict[str, Callable[[Any, Any, Coarse], Any]] = {
     "StandardScaler": _standard,
     "MinMaxScaler": _least_most,
-    "MaxAbsScaler": _most_absolute,
-    "RobustScaler": _robust,
     "SimpleImputer": _imputer,
     "OneHotEncoder": _encoder,
     "OrdinalEncoder": _encoder,

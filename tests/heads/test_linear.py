@@ -14,6 +14,7 @@ from class_shift import example as weighted_example
 from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, Rows, head_for, linear
 from expunge.heads.linear import Spread
+from expunge.heads.network import NetworkHead
 from linear_heads import Array, close, example, made, rows_of, unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -251,6 +252,12 @@ def test_a_dense_hessian_pays_where_fewer_multiplications_are_left(classes: int,
         assert paid.index(True) + 1 == 9, "from 8.7 rows on"
 
 
+def test_what_costs_as_much_does_not_pay() -> None:
+    """K = 1, d = 480: (80 - 60) p n are saved, and 480^2/24 p = 9600 p spent: 480 rows are just as many."""
+    head = made("ridge", 1, 480)
+    assert [head.dense_pays(Room(rows)) for rows in (479, 480, 481)] == [False, False, True]
+
+
 def test_a_dense_hessian_needs_room_for_five_and_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     head = made("softmax", 2, 60)
     assert head.dense_pays(Room(1000, 5 * 8 * 120**2))
@@ -259,6 +266,13 @@ def test_a_dense_hessian_needs_room_for_five_and_has_a_largest_size(monkeypatch:
     assert head.dense_pays(Room(1000))
     monkeypatch.setattr(linear, "DENSE_PARAMETERS", 119)
     assert not head.dense_pays(Room(1000))
+
+
+def test_systems_are_solved_as_far_as_their_numbers_allow_and_roughly_far_from_the_goal() -> None:
+    """A network's products are dearer than its iterations, a linear head's are not."""
+    head = made("softmax", 2, 3)
+    assert (head.accurate(torch.float64), head.accurate(torch.float32)) == (1e-10, 1e-5)
+    assert (LinearHead.inexact, NetworkHead.inexact) == (True, False)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

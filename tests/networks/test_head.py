@@ -71,14 +71,15 @@ def test_a_nested_head_with_inputs_by_name() -> None:
     torch.testing.assert_close(whole(**inputs)["logits"], model(**inputs)["logits"], atol=1e-6, rtol=0)
 
 
-def test_a_missing_head_names_those_there_are(small: Small) -> None:
+def test_what_is_no_head_of_this_model(small: Small) -> None:
     with pytest.raises(ModelError, match=r"no module 'classifier'.*are: fc"):
         split_head(small, "classifier")
-
-
-def test_a_head_that_is_not_linear(small: Small) -> None:
     with pytest.raises(ModelError, match="is a Conv2d"):
         split_head(small, "conv")
+    with pytest.raises(ModelError, match="takes 16"):
+        with_head(small, split_head(nn.Sequential(nn.Linear(4, 2)), "0").head)
+    with pytest.raises(ModelError, match="running statistics"):
+        split_head(nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)), "1")
 
 
 def test_tied_weights() -> None:
@@ -139,17 +140,6 @@ class AlwaysNormalising(AlwaysDropping):
 def test_features_that_change_from_run_to_run_or_with_the_batch(kind: type[nn.Module]) -> None:
     with pytest.raises(ModelError, match="evaluation mode"):
         split_head(kind()).features(images(9).flatten(1))
-
-
-def test_batch_normalisation_without_statistics() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
-    with pytest.raises(ModelError, match="running statistics"):
-        split_head(model, "1")
-
-
-def test_a_head_for_other_features(small: Small) -> None:
-    with pytest.raises(ModelError, match="takes 16"):
-        with_head(small, split_head(nn.Sequential(nn.Linear(4, 2)), "0").head)
 
 
 def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(small: Small) -> None:

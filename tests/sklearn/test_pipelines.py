@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
-import scipy.sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.cluster import Birch
@@ -59,7 +56,6 @@ from expunge.sklearn.pipelines import (
     SplitPipeline,
     _every_part,
     read_labels,
-    select_columns,
     split_pipeline,
     to_dense,
 )
@@ -287,25 +283,6 @@ def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
 # Rows and labels made plain: what they hold, and what is refused with a remedy.
 
 
-TABLE = np.array([[1.0, 0.0], [0.0, 2.5], [3.0, 0.0]])
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        TABLE,
-        TABLE.astype(object),
-        pd.DataFrame(TABLE),
-        pl.DataFrame(TABLE),
-        scipy.sparse.csr_matrix(TABLE),
-    ],
-)
-def test_every_kind_of_table_is_the_same_numbers(given: object) -> None:
-    found = to_dense(given, "it")
-    assert found.dtype == np.float64
-    assert np.array_equal(found, TABLE)
-
-
 def test_words_where_the_classifier_begins_are_refused() -> None:
     with pytest.raises(DataError, match="OneHotEncoder"):
         to_dense(np.array([["a", 1.0]], dtype=object), "it")
@@ -313,32 +290,7 @@ def test_words_where_the_classifier_begins_are_refused() -> None:
         to_dense(np.array([[np.nan, 1.0]]), "it")
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        (np.array(["a", "b"], dtype=object), ["a", "b"]),
-        (pd.Series(["a", "b"], dtype="category"), ["a", "b"]),
-        (pl.Series(["a", "b"]), ["a", "b"]),
-        (np.array([3, 4], dtype=object), [3, 4]),
-        (np.array([True, False], dtype=object), [1, 0]),
-    ],
-)
-def test_labels_of_every_kind(given: object, wanted: list[object]) -> None:
-    assert read_labels(given, 2, "it").tolist() == wanted
-
-
 @pytest.mark.parametrize("odd", [None, float("nan"), 1.5, b"a", 3])
 def test_labels_that_are_mixed_or_missing_are_refused(odd: object) -> None:
     with pytest.raises(DataError, match="labels of dtype object"):
         read_labels(np.array(["a", odd], dtype=object), 2, "it")
-
-
-def test_columns_are_put_in_order_by_name() -> None:
-    frame = pd.DataFrame(TABLE, columns=["x", "y"])
-    for given in (frame[["y", "x"]], pl.from_pandas(frame)[["y", "x"]], pa.Table.from_pandas(frame[["y", "x"]])):
-        assert np.array_equal(to_dense(select_columns(given, ("x", "y"), "it"), "it"), TABLE)
-    assert select_columns(frame, ("x", "y"), "it") is frame
-    assert select_columns(TABLE, ("x", "y"), "it") is TABLE
-    assert select_columns(frame, None, "it") is frame
-    with pytest.raises(DataError, match="no column 'z'"):
-        select_columns(frame, ("x", "z"), "it")

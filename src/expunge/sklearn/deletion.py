@@ -24,7 +24,7 @@ from expunge.deposit.file import Deposit
 from expunge.deposit.forecast import warn_if_few
 from expunge.deposit.make import NewDeposit, make_from_rows, most_weights
 from expunge.distance import Distance
-from expunge.errors import DataError, ModelError, OptionError
+from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
 from expunge.request.promise import computing_device
@@ -142,8 +142,6 @@ def make(
         features, encode(labels, record.classes, SOURCE), max_norm=record.max_norm, bias=record.bias,
         dtype=torch.float64, device=computing_device(device), width=model.n_features, name=SOURCE,
     )  # fmt: skip
-    if rows.n_scaled:
-        raise DataError("rows longer than the longest", "none is", "Give finite rows.")
     made = make_from_rows(model, record, rows, (features, labels), progress=progress, seed=seed)
     _warn_if_moved(objective, made.optimum, features, type(split.final).__name__)
     warn_if_few(made.deposit, made.rehearsals)

@@ -8,7 +8,6 @@ import json
 import shutil
 import signal
 import struct
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,47 +137,21 @@ class Box:
         save(self.folder / name, X=X, y=y)
         return name
 
-    @staticmethod
-    def npy(shape: object, descr: object, data: bytes = b"", fortran: bool = False) -> bytes:
-        """A npy member whose header says what it is told to say."""
-        header = f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape!r}, }}"
-        header += " " * (63 - (10 + len(header)) % 64) + "\n"
-        return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
-
-    def forge_npz(
-        self,
-        X: bytes | None = None,
-        y: bytes | None = None,
-        compression: int = zipfile.ZIP_STORED,
-        name: str = "bad.npz",
-    ) -> str:
-        """A zip archive with these bytes for members; two good rows where none are given."""
-        members = {
-            "X": X or self.npy((2, 4), "<f8", self.X[:2].tobytes()),
-            "y": y or self.npy((2,), "<i8", self.y[:2].tobytes()),
-        }
-        with zipfile.ZipFile(self.folder / name, "w", compression) as archive:
-            for member, content in members.items():
-                archive.writestr(f"{member}.npy", content)
-        return name
-
     def forge_safetensors(
         self,
         header: object = None,
         *,
-        body: bytes | None = None,
         length: int | None = None,
         name: str = "bad.safetensors",
-        **entries: object,
     ) -> str:
         """A safetensors file of two rows whose header says what it is told to say."""
         good = {
             "X": {"dtype": "F64", "shape": [2, 4], "data_offsets": [0, 64]},
             "y": {"dtype": "I64", "shape": [2], "data_offsets": [64, 80]},
         }
-        described = {**good, **entries} if header is None else header
+        described = good if header is None else header
         text = described if isinstance(described, bytes) else json.dumps(described).encode()
-        data = self.X[:2].tobytes() + self.y[:2].tobytes() if body is None else body
+        data = self.X[:2].tobytes() + self.y[:2].tobytes()
         return self.write(name, struct.pack("<Q", len(text) if length is None else length) + text + data)
 
     @property

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OURS = {"expunge", "experiments", "examples"}
+INSTALLED = importlib.metadata.packages_distributions()
 
 
 def script(name: str) -> ModuleType:
@@ -50,8 +51,7 @@ def imported(folder: Path) -> set[str]:
 
 def distribution(package: str) -> str:
     """What the package is installed as; its own name where it is not installed."""
-    known = importlib.metadata.packages_distributions().get(package, [package])
-    return LOCKING.canonical(known[0])
+    return LOCKING.canonical(INSTALLED.get(package, [package])[0])
 
 
 def test_every_imported_package_is_declared() -> None:
@@ -135,11 +135,17 @@ def test_every_package_is_listed_with_its_licence() -> None:
         assert licence.lower() not in ("unknown", "none")
 
 
-def test_a_licence_is_told_in_a_few_words() -> None:
-    told = LICENCES.licence
-    assert told("MIT", "whatever", []) == "MIT"
-    assert told(None, "BSD", ["License :: OSI Approved :: BSD License"]) == "BSD"
-    assert told(None, "Copyright\n" * 50, ["License :: OSI Approved :: MIT License"]) == "MIT License"
-    assert told(None, "The Licence\nof many lines", []) == "The Licence"
-    assert told(None, None, []) == ""
-    assert told(None, "UNKNOWN", ["License :: OSI Approved :: MIT License"]) == "MIT License"
+@pytest.mark.parametrize(
+    ("expression", "text", "classifiers", "told"),
+    [
+        ("MIT", "whatever", [], "MIT"),
+        (None, "Copyright\n" * 50, ["License :: OSI Approved :: MIT License"], "MIT License"),
+        (None, "The Licence\nof many lines", [], "The Licence"),
+        (None, "UNKNOWN", ["License :: OSI Approved :: MIT License"], "MIT License"),
+        (None, None, [], ""),
+    ],
+)
+def test_a_licence_is_told_in_a_few_words(
+    expression: str | None, text: str | None, classifiers: list[str], told: str
+) -> None:
+    assert LICENCES.licence(expression, text, classifiers) == told

@@ -173,9 +173,9 @@ def test_plan_prints_a_table_and_writes_a_figure() -> None:
     assert f"{foreseen['sigma']:.10g}" == f"{used['statement']['sigma']:.10g}"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_mistakes() -> None:
+    Path("desk").mkdir(exist_ok=True)
+    for line in (
         *(f"desk {command} nowhere" for command in ("status", "run --quiet", "history", "verify", "head")),
         "desk report nowhere --out pages-of-nowhere",
         "desk request desk --forget nothing.npz",
@@ -185,10 +185,6 @@ def test_plan_prints_a_table_and_writes_a_figure() -> None:
         "desk run desk --batch --quiet",
         "desk verify desk --head f0.npz",
         "init another",
-        "run desk",
         INIT.format("desk"),
-    ],
-)
-def test_mistakes(line: str) -> None:
-    Path("desk").mkdir(exist_ok=True)
-    refused(line)
+    ):
+        refused(line)

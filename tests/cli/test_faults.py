@@ -120,16 +120,7 @@ def process_onto_full(line: str, folder: Path, *, errors: bool = False) -> subpr
 
 @pytest.mark.parametrize(
     "line",
-    [
-        *(
-            "--help",
-            "--version",
-            "verify --help",
-            "verify result/statement.json",
-            "verify result/statement.json --json",
-        ),
-        *("desk status desk", "desk history desk --json", "card result", "report result --out page.html"),
-    ],
+    ["--help", "verify result/statement.json", "verify result/statement.json --json", "desk status desk"],
 )
 def test_a_full_device(line: str, box: Path) -> None:
     ran = process_onto_full(line, box)
@@ -139,10 +130,9 @@ def test_a_full_device(line: str, box: Path) -> None:
 
 
 def test_what_failed_is_said_to_have_failed_on_a_full_device_too(place: Path) -> None:
-    for more in ("", " --json"):
-        ran = process_onto_full(f"verify result/statement.json --model model.safetensors{more}", place)
-        assert ran.returncode == 1
-        assert "the model has its noise" in ran.stderr
+    ran = process_onto_full("verify result/statement.json --model model.safetensors --json", place)
+    assert ran.returncode == 1
+    assert "the model has its noise" in ran.stderr
 
 
 def same_key(box: Path, name: str) -> bool:
@@ -156,14 +146,12 @@ def test_what_was_written_is_whole_though_nobody_is_told(box: Path) -> None:
     assert same_key(box, "new.key")
 
 
-@pytest.mark.parametrize(
-    ("line", "status"), [("verify result/statement.json", 0), ("verify gone.json", 2), ("--no", 2)]
-)
+@pytest.mark.parametrize(("line", "status"), [("verify result/statement.json", 0), ("--no", 2)])
 def test_a_full_device_for_errors(line: str, status: int, place: Path) -> None:
     assert process_onto_full(line, place, errors=True).returncode == status
 
 
-@pytest.mark.parametrize("line", ["desk history desk", "verify result/statement.json --json", "--help"])
+@pytest.mark.parametrize("line", ["verify result/statement.json --json", "--help"])
 def test_a_reader_that_has_gone(line: str, place: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -186,10 +174,7 @@ def limited() -> None:
     "line",
     [
         "report result --out out/page.html",
-        "report result --full --out out/page.html",
         "desk report desk --out out/pages",
-        "card result --out out/README.md",
-        "sign result --sign-key key --out out/signed.json",
     ],
 )
 def test_a_full_disk(line: str, box: Path, snapshot: Callable[[Path], dict[str, str]]) -> None:
@@ -398,23 +383,16 @@ def test_a_key_that_was_left_alone_gets_its_public_one(box: Path, monkeypatch: p
 # Numbers beyond 64 bits ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "status"),
-    [
-        (f"desk history desk --after {BEYOND}", 0),
-        (f"desk history desk --limit {BEYOND}", 0),
-        (f"desk history desk --after -{BEYOND}", 0),
-        (f"desk withdraw desk {BEYOND}", 2),
-        (f"desk withdraw desk {2**63}", 2),
-        (f"desk history desk --limit {10**30} --json", 0),
-    ],
-)
-def test_numbers_that_sqlite_cannot_hold(line: str, status: int, box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(box)
-    ran = run(line)
-    assert ran.exit_code == status
-    if "--after" in line:
-        assert bool(ran.stdout) == (f"-{BEYOND}" in line)
+def test_numbers_that_sqlite_cannot_hold(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    for line, status, says in (
+        (f"desk history desk --after {BEYOND}", 0, False),
+        (f"desk history desk --after -{BEYOND}", 0, True),
+        (f"desk history desk --limit {10**30} --json", 0, True),
+        (f"desk withdraw desk {2**63}", 2, False),
+    ):
+        ran = run(line)
+        assert (ran.exit_code, bool(ran.stdout)) == (status, says), line
 
 
 # Damaged ledgers ------------------------------------------------------------------------------------------------------
@@ -424,29 +402,24 @@ def of_model(**changes: object) -> Callable[[str], str]:
     return lambda body: json.dumps(json.loads(body) | changes)
 
 
-@pytest.mark.parametrize("command", ["status", "history", "head", "report"])
 @pytest.mark.parametrize(
     ("table", "damage"),
     [
         ("head", lambda _: ""),
-        ("head", lambda _: "["),
         ("head", lambda _: "5"),
         ("head", lambda _: '["zz"]'),
         ("head", lambda _: "[" * 100_000),
         ("entries", lambda _: "["),
         ("entries", lambda body: body.replace('"model"', '"modell"')),
-        ("entries", lambda _: "{}"),
         ("entries", of_model(mu=1e200)),
         ("entries", of_model(mu=10**400)),
-        ("entries", of_model(total=0)),
         ("entries", of_model(terms={})),
-        ("entries", of_model(model="9" * 400)),
         ("entries", of_model(model=10**300)),
         ("entries", lambda body: body.replace("{", '{"x": 1e400, ', 1)),
     ],
 )
 def test_a_damaged_ledger_is_an_error_in_words(
-    table: str, damage: Callable[[str], str], command: str, box: Path, monkeypatch: pytest.MonkeyPatch
+    table: str, damage: Callable[[str], str], box: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or is no matter to the command; `desk verify` finds it in any case."""
     monkeypatch.chdir(box)
@@ -455,10 +428,8 @@ def test_a_damaged_ledger_is_an_error_in_words(
         (before,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}").fetchone()
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (damage(before),))
     connection.close()
-    line = ["desk", command, "desk", *(["--out", "pages"] if command == "report" else [])]
-    for more in ([], ["--json"]):
-        shutil.rmtree("pages", ignore_errors=True)
-        ran = run(" ".join([*line, *more]))
+    for line in ("desk status desk", "desk history desk --json", "desk head desk", "desk report desk --out pages"):
+        ran = run(line)
         assert ran.exit_code in (0, 1, 2)
         assert ran.exit_code == 0 or ran.stderr.startswith("error: ")
         assert ran.exit_code == 0 or not Path("pages").exists()

@@ -28,9 +28,9 @@ FILES_PAGE = (ROOT / "docs" / "files.md").read_text(encoding="utf8")
 def test_help_explains_every_option_in_sections_with_an_example(command: str) -> None:
     found = command_named(command)
     assert isinstance(found, Command)
-    shown = done(f"{command} --help")
-    text = " ".join(shown.split())
     assert found.help
+    printed = done(f"{command} --help")
+    text = " ".join(printed.split())
     assert " ".join(found.help.partition(".")[0].split()) in text
     assert command == "demo" or f"expunge {command} " in text, "an example"
     options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
@@ -42,7 +42,7 @@ def test_help_explains_every_option_in_sections_with_an_example(command: str) ->
         titles = list(dict.fromkeys(found.sections[str(option.name)] for option in options))
         assert OTHERS not in titles, "an option of no section"
         assert len(titles) >= 3
-        places = {title: shown.splitlines().index(f"{title}:") for title in titles}
+        places = {title: printed.splitlines().index(f"{title}:") for title in titles}
         assert places["Output"] == max(places.values())
 
 
@@ -54,15 +54,19 @@ def test_help_lists_every_command_once_and_the_exit_status(option: str) -> None:
     listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()[0] in TOP]
     assert listed == list(TOP)
     assert expunge.__version__ in done("--version")
+    for group in ("", "desk", "tangent"):
+        found = command_named(group)
+        assert isinstance(found, click.Group)
+        shown = done(f"{group} --help")
+        for command in found.commands.values():
+            assert command.short_help
+            assert command.short_help in shown, "cut short at 80 columns"
 
 
-@pytest.mark.parametrize("group", ["", "desk", "tangent"])
-def test_every_command_has_a_line_of_its_own(group: str) -> None:
-    found = command_named(group)
-    assert isinstance(found, click.Group)
-    for name, command in found.commands.items():
-        assert command.short_help, name
-        assert command.short_help in done(f"{group} --help"), "cut short at 80 columns"
+def test_every_command_is_documented() -> None:
+    """Some page says what it is for, apart from the generated reference."""
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    assert [command for command in TOP if f"expunge {command}" not in pages] == []
 
 
 def test_help_does_not_wait_for_torch() -> None:
@@ -70,13 +74,6 @@ def test_help_does_not_wait_for_torch() -> None:
     calls = [f"main({[*words.split(), '--help']!r}, standalone_mode=False)" for words in asked]
     code = "; ".join(["import sys; from expunge.cli import main", *calls, "assert 'torch' not in sys.modules"])
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("command", TOP)
-def test_every_command_is_documented(command: str) -> None:
-    """Some page says what it is for, apart from the generated reference."""
-    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
-    assert any(f"expunge {command}" in page.read_text() for page in pages)
 
 
 # The site's page on commands ------------------------------------------------------------------------------------------
@@ -95,13 +92,10 @@ REFERENCE = made_reference()
 PAGE = REFERENCE.page()
 
 
-@pytest.mark.parametrize("path", list(REFERENCE.commands()), ids=" ".join)
-def test_the_reference_says_what_help_prints(path: tuple[str, ...]) -> None:
-    printed = CliRunner().invoke(main, [*path[1:], "--help"], prog_name="expunge", terminal_width=REFERENCE.WIDTH)
-    assert f"# {' '.join(path)}\n\n```text\n{REFERENCE.stripped(printed.stdout)}```\n" in PAGE
-
-
-def test_no_line_of_the_reference_is_wider_than_the_page_nor_ends_in_a_space() -> None:
+def test_the_reference_says_what_help_prints() -> None:
+    for path in REFERENCE.commands():
+        printed = CliRunner().invoke(main, [*path[1:], "--help"], prog_name="expunge", terminal_width=REFERENCE.WIDTH)
+        assert f"# {' '.join(path)}\n\n```text\n{REFERENCE.stripped(printed.stdout)}```\n" in PAGE
     lines = PAGE.splitlines()
     assert max(map(len, lines)) <= 120
     assert not [line for line in lines if line != line.rstrip()]
@@ -122,12 +116,11 @@ def test_commands_and_options_are_completed(shell: str, typed: str) -> None:
     assert set(told[1::3] if shell == "zsh" else lines) == ASKED[typed]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_line_on_the_page_gives_a_script(shell: str) -> None:
-    assert f"_EXPUNGE_COMPLETE={shell}_source expunge" in FILES_PAGE
-    told = CliRunner().invoke(main, [], prog_name="expunge", env={"_EXPUNGE_COMPLETE": f"{shell}_source"})
-    assert "_expunge_completion" in told.output
-    assert f"_EXPUNGE_COMPLETE={shell}_complete" in told.output
+def test_the_line_on_the_page_gives_a_script() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert f"_EXPUNGE_COMPLETE={shell}_source expunge" in FILES_PAGE
+        told = CliRunner().invoke(main, [], prog_name="expunge", env={"_EXPUNGE_COMPLETE": f"{shell}_source"})
+        assert "_expunge_completion" in told.output
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

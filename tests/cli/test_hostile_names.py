@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,11 +110,3 @@ def test_no_command_uses_markup(capsys: Any) -> None:
         assert not re.search(r"\[/?(bold|red|dim|green|yellow)\b", path.read_text()), path
     out.print("[/foo] [bold]x[/bold]", markup=True)
     assert capsys.readouterr().out == "[/foo] [bold]x[/bold]\n"
-
-
-def test_names_of_commands_are_those_that_are_tried() -> None:
-    """A command that is new, and prints names, has to be added above."""
-    assert set(main.list_commands(click.Context(main))) == {
-        *("audit", "card", "demo", "deposit", "desk", "distance", "embed", "evaluate", "keygen", "member", "plan"),
-        *("predict", "report", "score", "sign", "train", "unlearn", "verify"),
-    } | (set(main.list_commands(click.Context(main))) & {"tangent"})

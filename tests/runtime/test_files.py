@@ -22,6 +22,8 @@ def test_a_file_is_written_and_replaced_whole(mode: int, tmp_path: Path) -> None
         assert path.read_bytes() == content
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    write_synced(tmp_path / "parts", [b"ab", memoryview(b"cde"), b"", b"f"], PRIVATE)
+    assert (tmp_path / "parts").read_bytes() == b"abcdef"
 
 
 def test_the_order_is_write_sync_rename_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,14 +71,10 @@ def test_a_failing_disk_leaves_the_old_file_and_is_not_tried_twice(
 
 
 def test_folders_and_removal(tmp_path: Path) -> None:
-    durable.make_folder(tmp_path / "private", {"a": b"1", "b": b"2"}, private=True)
-    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
-    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "private").iterdir()} == {
-        "a": 0o600,
-        "b": 0o600,
-    }
-    durable.make_folder(tmp_path / "public", {"a": b"1"}, private=False)
-    assert stat.S_IMODE((tmp_path / "public" / "a").stat().st_mode) == 0o644
+    for name, private, modes in (("private", True, (0o700, 0o600)), ("public", False, (0o755, 0o644))):
+        durable.make_folder(tmp_path / name, {"a": b"1", "b": b"2"}, private=private)
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == modes[0]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / name).iterdir()} == {modes[1]}
     for name in ("private", "public", "not there"):
         durable.remove(tmp_path / name)
     assert not list(tmp_path.iterdir())
@@ -143,45 +141,26 @@ def test_same_content(tmp_path: Path) -> None:
     assert not same_content(tmp_path / "a", tmp_path / "a" / "x")
 
 
-def test_parts_are_written_one_after_the_other(tmp_path: Path) -> None:
-    write_synced(tmp_path / "whole", b"abcdef", PRIVATE)
-    write_synced(tmp_path / "parts", [b"ab", memoryview(b"cde"), b"", b"f"], PRIVATE)
-    assert (tmp_path / "parts").read_bytes() == (tmp_path / "whole").read_bytes() == b"abcdef"
-
-
-def test_a_file_with_something_in_it_is_its_own_path(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    (tmp_path / "link").symlink_to("a")
-    assert readable(tmp_path / "a") == tmp_path / "a"
-    assert readable(tmp_path / "link") == tmp_path / "link"
-
-
-def test_each_way_not_to_be_one_has_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_read_and_each_way_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credit.csv").write_text("x")
+    (tmp_path / "link").symlink_to("credit.csv")
     (tmp_path / "empty").touch()
-    (tmp_path / "closed").write_bytes(b"x")
     (tmp_path / "nowhere").symlink_to("missing")
+    for name in ("credit.csv", "link"):
+        assert readable(tmp_path / name) == tmp_path / name
     cases = {
-        "nothing": "does not exist",
+        "nothing-like-it": r"does not exist; a file is needed\. Check the path\.$",
+        "credits.csv": r"did you mean .*/credit\.csv\?",
+        "not a folder/credit.csv": r"Check the path\.$",
         "nowhere": "does not exist",
         "empty": "is empty",
         "a\0b": "does not exist|not a usable path",
         "x" * 256: "not a usable path",
+        ".": "is a folder",
     }
     for name, words in cases.items():
         with pytest.raises(FileError, match=words):
             readable(tmp_path / name)
-    with pytest.raises(FileError, match="is a folder"):
-        readable(tmp_path)
     monkeypatch.setattr("expunge.runtime.files.os.access", lambda path, mode: False)
     with pytest.raises(FileError, match="read permission"):
-        readable(tmp_path / "closed")
-
-
-def test_a_misspelt_name_is_told_with_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "credit.csv").write_text("x")
-    with pytest.raises(FileError, match=r"did you mean .*/credit\.csv\?"):
-        readable(tmp_path / "credits.csv")
-    with pytest.raises(FileError, match=r"does not exist; a file is needed\. Check the path\.$"):
-        readable(tmp_path / "nothing-like-it")
-    with pytest.raises(FileError, match=r"Check the path\.$"):
-        readable(tmp_path / "nowhere" / "credit.csv")
+        readable(tmp_path / "credit.csv")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.runtime.progress import NO_LIMIT, Budget, expected, silent, unwatched
+from expunge.runtime.progress import NO_LIMIT, Budget, expected
 
 
 @given(st.integers(1, 1000), st.floats(0.01, 0.85), st.integers(1, 30))
@@ -21,21 +20,17 @@ def test_a_size_that_falls_by_a_constant_factor_is_foreseen_exactly(done: int, f
     assert total <= found <= total + 1
 
 
-@pytest.mark.parametrize(
-    ("size", "start", "goal"), [(0.95, 1.0, 1e-3), (2.0, 1.0, 1e-3), (0.0, 1.0, 1e-3), (0.5, 1.0, 0.0), (0.5, 1.0, 1.0)]
-)
-def test_nothing_is_said_where_nothing_can_be_foreseen(size: float, start: float, goal: float) -> None:
-    assert expected(7, size, start, goal) is None
-    assert expected(7, math.nan, start, goal) is None
-
-
-def test_it_is_never_less_than_what_was_done() -> None:
+def test_nothing_is_said_where_nothing_can_be_foreseen_and_never_less_than_was_done() -> None:
+    for size, start, goal in (
+        (0.95, 1, 1e-3),
+        (2, 1, 1e-3),
+        (0, 1, 1e-3),
+        (0.5, 1, 0),
+        (0.5, 1, 1),
+        (0.5, math.nan, 1),
+    ):
+        assert expected(7, size, start, goal) is None
     assert expected(10, 1e-9, 1.0, 1e-3) == 10
-
-
-def test_nobody_is_told() -> None:
-    assert silent("stage", 1, None) is None
-    assert unwatched(1, None) is None
 
 
 class Clock:
@@ -59,6 +54,7 @@ def test_it_runs_out_and_parts_are_of_what_is_left() -> None:
     clock.now += 50.0
     assert budget.spent
     assert budget.part(0.5).spent, "a part of nothing"
+    assert Budget(60.0, clock=lambda: 100.0, begun=70.0).left == 30.0, "time that has passed before counts"
 
 
 def test_what_fits_is_reckoned_at_the_speed_so_far() -> None:
@@ -78,7 +74,3 @@ def test_without_a_limit_everything_fits() -> None:
     assert not NO_LIMIT.limited
     assert NO_LIMIT.part(0.1) is NO_LIMIT
     assert NO_LIMIT.fitting(1, 10**9) == 10**9
-
-
-def test_time_that_has_passed_before_counts() -> None:
-    assert Budget(60.0, clock=lambda: 100.0, begun=70.0).left == 30.0

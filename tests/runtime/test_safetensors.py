@@ -14,34 +14,10 @@ from safetensors.numpy import save as library_bytes
 
 from expunge.errors import ExpungeError
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
-from expunge.runtime.safetensors import read_safetensors as read_safetensors_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-WORDS = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2,
-        4,
-        64,
-        80,
-        2**63,
-        10**30,
-        1.5,
-        "F64",
-        "",
-        [],
-        [2, 4],
-        [0, 64],
-        [64, 80],
-        [0, 10**30],
-        {},
-        "BF16",
-    ]
-)
+NUMBERS = [None, True, -1, 0, 1, 2, 4, 64, 80, 2**63, 10**30, 1.5]
+WORDS = st.sampled_from([*NUMBERS, "F64", "", [], [2, 4], [0, 64], [64, 80], [0, 10**30], {}, "BF16"])
 ENTRIES = st.one_of(
     WORDS,
     st.fixed_dictionaries(
@@ -70,13 +46,8 @@ def test_safetensors_headers(header: object) -> None:
         tensors, _ = read_safetensors(struct.pack("<Q", len(text)) + text + bytes(80), Path("lies.safetensors"))
     except ExpungeError:
         return
-    assert (
-        sum(
-            array.nbytes if array.dtype != np.float32 or header[name]["dtype"] != "BF16" else array.nbytes // 2
-            for name, array in tensors.items()
-        )
-        == 80
-    )
+    half = {name for name in tensors if header[name]["dtype"] == "BF16"}
+    assert sum(array.nbytes // (2 if name in half else 1) for name, array in tensors.items()) == 80
 
 
 @given(
@@ -92,7 +63,7 @@ def test_what_is_written_is_what_the_library_writes(shapes: list[list[int]], tex
     turned = {key: np.asfortranarray(arrays[key]) for key in reversed(arrays)}
     made = b"".join(safetensors_parts(turned, {"said": text}))
     assert made == library_bytes(arrays, {"said": text})
-    back, metadata = read_safetensors_bytes(made, Path("made"))
+    back, metadata = read_safetensors(made, Path("made"))
     assert metadata == {"said": text}
     assert all(np.array_equal(back[key], array) for key, array in arrays.items())
 

@@ -69,13 +69,6 @@ def test_every_command_is_documented() -> None:
     assert [command for command in TOP if f"expunge {command}" not in pages] == []
 
 
-def test_help_does_not_wait_for_torch() -> None:
-    asked = ("", "unlearn", "verify", "desk status", "desk")
-    calls = [f"main({[*words.split(), '--help']!r}, standalone_mode=False)" for words in asked]
-    code = "; ".join(["import sys; from expunge.cli import main", *calls, "assert 'torch' not in sys.modules"])
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
-
-
 # The site's page on commands ------------------------------------------------------------------------------------------
 
 

@@ -19,9 +19,7 @@ from urllib.parse import unquote
 import pytest
 from markdown_it import MarkdownIt
 
-from command_line import check_command
 from notebooks import FOLDER
-from report.browser import CHROMIUM, Browser
 from site_making import MAKING
 
 ROOT = Path(__file__).parents[1]
@@ -146,21 +144,6 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 @needs_mkdocs
-def test_every_command_on_the_site_exists(site: Path) -> None:
-    seen = 0
-    for file in made_pages(site):
-        for code in re.findall(r"<code\b[^>]*>(.*?)</code>", text_of(file), flags=re.DOTALL):
-            plain = html.unescape(re.sub(r"<[^>]+>", "", code))
-            for line in re.sub(r"\\\n", " ", plain).splitlines():
-                words = re.match(r"\s*expunge ((?:[a-z]+|--?[a-z-]+)\b[^#|]*)", line)
-                if words is None or file.name == "commands.html" or "…" in line:
-                    continue
-                seen += 1
-                check_command(words[1].replace("'", ""), whole=False)
-    assert seen > 100
-
-
-@needs_mkdocs
 def test_formulas_are_drawn_and_none_is_left(site: Path) -> None:
     theory = text_of(site / "docs" / "theory.html")
     assert theory.count("<math") > 500
@@ -201,31 +184,3 @@ def index(site: Path) -> list[dict[str, Any]]:
 def test_the_index_has_the_word(site: Path, word: str) -> None:
     hits = [entry["location"] for entry in index(site) if word in f"{entry['title']} {entry['text']}".lower()]
     assert SOUGHT[word] in {location.partition("#")[0] for location in hits}
-
-
-@needs_mkdocs
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("word", SOUGHT)
-def test_somebody_who_types_the_word_finds_it(site: Path, word: str, tmp_path: Path) -> None:
-    """From a folder, without a server or a network, in a real browser."""
-    with Browser(tmp_path / "profile") as browser:
-        browser.width(1400)
-        browser.open(site / "index.html")
-        browser.value("document.querySelector('[data-md-toggle=search]').click()")
-        found: list[str] = []
-        for waited in range(60):
-            if waited % 12 == 0:  # on a busy machine the page may not listen yet
-                browser.value("document.querySelector('.md-search__input').focus()")
-                browser.value("document.querySelector('.md-search__input').value = ''")
-                for letter in word:
-                    browser.call("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter)
-                    browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
-            browser.call("Runtime.evaluate", expression="new Promise(r => setTimeout(r, 250))", awaitPromise=True)
-            links = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
-            found = json.loads(browser.value(f"JSON.stringify({links})"))
-            if found:
-                break
-        assert [address for address in found if SOUGHT[word] in address], found
-        asked = [event["params"] for event in browser.events if event["method"] == "Network.requestWillBeSent"]
-        assert not [params for params in asked if params["request"]["url"].startswith("http")]

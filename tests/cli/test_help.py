@@ -34,6 +34,7 @@ def test_help_explains_every_option_in_sections_with_an_example(command: str) ->
     assert " ".join(found.help.partition(".")[0].split()) in text
     assert command == "demo" or f"expunge {command} " in text, "an example"
     options = [parameter for parameter in found.params if isinstance(parameter, click.Option)]
+    assert not [line for line in printed.splitlines() if line.strip().isupper()], "an argument among the options"
     assert "--json" in [name for option in options for name in option.opts]
     for option in options:
         assert option.help, option.name

@@ -41,14 +41,17 @@ def _heads(words: str) -> Any:
     return option(f"{words} May be given several times.", (), names=("--head",))
 
 
-def _say_clock(opened: Desk) -> None:
-    """Say on standard error what is wrong with the clock, if anything is."""
+def _opened(desk: Path, timeout: float) -> Desk:
+    """The desk, to write in; what is wrong with the clock, if anything is, is said on standard error."""
+    from expunge.desk import open_desk
     from expunge.desk.status import clock_behind
 
+    opened = open_desk(desk, timeout)
     with opened.reading() as ledger:
         note = clock_behind(ledger)
     if note is not None:
         say_aside(f"note: {note}")
+    return opened
 
 
 @command("Open a desk: a new folder, with what it promises.")
@@ -108,24 +111,16 @@ def init(
     policy = Policy(**terms, distance=distance)
     policy.check()
     given, digest = (None, None) if model is None else read_model(model)
+    rows = None if surrogate is None else read_rows(surrogate, label, given)
+    stored = None if deposit is None else read_deposit(deposit)
     notes: list[str] = []
-    opened = create_desk(
-        desk,
-        given,
-        None if surrogate is None else read_rows(surrogate, label, given),
-        policy,
-        digest,
-        declared,
-        notes.append,
-        noise=noise,
-        deposit=None if deposit is None else read_deposit(deposit),
-    )
+    opened = create_desk(desk, given, rows, policy, digest, declared, notes.append, noise=noise, deposit=stored)
     policy = opened.policy
     out.listing(notes, "note: ")
     if policy.noise is not None:
         rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
         out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
-    out.print(f"opened: {desk}; {desk / 'private'} must never leave")
+    out.print(f"opened: {desk}; {desk / 'private'} must never be handed out")
     published = given is not None and given.record is not None and given.record.noised  # it may stay
     copies = [str(path) for path in (deposit, None if published else model) if path is not None]
     out.print(
@@ -159,14 +154,13 @@ def request(
     expunge desk request desk/ --forget forget.npz
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
-    from expunge.desk import accept, open_desk
+    from expunge.desk import accept
     from expunge.desk.state import read_state
 
-    opened = open_desk(desk, timeout)
+    opened = _opened(desk, timeout)
     rows = read_rows(forget, label, read_state(opened).model)
     known = {"encoder": rows.encoder, "feature_names": rows.feature_names}
     accepted = accept(opened, rows[0], rows[1], reference, due, another_person=another_person, **known)
-    _say_clock(opened)
     answer = accepted.answer
     out.print(f"accepted: {answer.reference}, {answer.n_rows} rows, due {answer.due}")
     return asdict(answer)
@@ -188,7 +182,6 @@ def withdraw(
     expunge desk withdraw desk/ 3 --reason "asked by mistake"
     expunge desk withdraw desk/ --reference case-17
     """
-    from expunge.desk import open_desk
     from expunge.desk import withdraw as take_back
     from expunge.errors import OptionError
 
@@ -196,9 +189,7 @@ def withdraw(
     if len(names) != 1:
         given = "a number and a reference" if names else "neither a number nor a reference"
         raise OptionError(given, "one of the two names the request", "Give one.")
-    opened = open_desk(desk, timeout)
-    withdrawn = take_back(opened, names[0], reason)
-    _say_clock(opened)
+    withdrawn = take_back(_opened(desk, timeout), names[0], reason)
     out.print(f"withdrawn: {withdrawn.reference}")
     return asdict(withdrawn)
 
@@ -217,12 +208,9 @@ def resume(
     \b
     expunge desk resume desk/ 3 --another-person
     """
-    from expunge.desk import open_desk
     from expunge.desk import resume as take_up
 
-    opened = open_desk(desk, timeout)
-    taken = take_up(opened, number, another_person=another_person)
-    _say_clock(opened)
+    taken = take_up(_opened(desk, timeout), number, another_person=another_person)
     out.print(f"taken up: request {taken.id}")
     return asdict(taken)
 
@@ -250,18 +238,16 @@ def run(
     expunge desk run desk/ --sign-key desk.key --test test.npz --head saved-head.json
     """
     from expunge.certificate.sign import read_private_key
-    from expunge.desk import open_desk
     from expunge.desk import run as process
     from expunge.desk.ledger import saved_head
     from expunge.desk.state import read_state
 
-    opened = open_desk(desk, timeout)
+    opened = _opened(desk, timeout)
     saved = [saved_head(path) for path in heads]
     key = None if sign_key is None else read_private_key(sign_key)
     rows = None if test is None else read_rows(test, label, read_state(opened).model)
     with progress() as advance:
         outcome: Outcome = process(opened, each=each, sign_key=key, test=rows, heads=saved, progress=advance)
-    _say_clock(opened)
     for model in outcome.published:
         answered = ", ".join(str(number) for number in model.requests)
         out.print(
@@ -287,7 +273,7 @@ def run(
     return {"published": published, "pending": outcome.pending, "aside": outcome.aside}
 
 
-@command("What waits, what was published, what is left.")
+@command("Show what waits, what was published and what is left.")
 def status(
     desk: Path = argument(),
     reference: str | None = option("Only the requests with this reference."),
@@ -309,7 +295,7 @@ def status(
         out.listing([_line(row) for row in rows], "")
         return {"requests": [asdict(row) for row in rows]}
     state = standing_of(opened)
-    pending, aside = requests(opened, "pending", limit=MOST_LISTED), requests(opened, "aside", limit=MOST_LISTED)
+    pending, aside = (requests(opened, kind, limit=MOST_LISTED) for kind in ("pending", "aside"))
     _print_state(state)
     if pending:
         cells = [(str(row.id), row.reference, row.accepted, row.due, str(row.n_rows)) for row in pending]
@@ -322,35 +308,28 @@ def status(
 
 
 def _print_state(state: Any) -> None:
-    out.print(
-        f"requests: {state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue), "
-        f"{state.done:,} done"
-    )
-    out.print(
-        f"models: {state.models} published of {state.planned} planned; epsilon allows {state.models_left:,} more, "
-        "one a run"
-    )
+    """How many requests and models there are, and what is left of each limit."""
+    waiting = f"{state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue)"
+    out.print(f"requests: {waiting}, {state.done:,} done")
+    left = f"epsilon allows {state.models_left:,} more, one a run"
+    out.print(f"models: {state.models} published of {state.planned} planned; {left}")
     out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
     if state.reach is not None:
-        out.print(
-            f"reach of the deposit: {100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten; at 100 % "
-            "a model must be retrained"
-        )
-    if state.rows_left is not None:
-        out.print(
-            f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is "
-            f"{state.deletions_left:,} runs of that size; somebody very influential may be beyond it at any time"
-        )
-    elif state.deletions_left is not None:
-        out.print(
-            f"the noise covers about {state.deletions_left:,} more runs like those so far, then a model must "
-            "be retrained"
-        )
+        used = f"{100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten"
+        out.print(f"reach of the deposit: {used}; at 100 % a model must be retrained")
     if state.deletions_left is not None:
+        runs = f"{state.deletions_left:,}"
+        if state.rows_left is not None:
+            out.print(
+                f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is {runs} runs "
+                "of that size; somebody very influential may be beyond it at any time"
+            )
+        else:
+            out.print(f"the noise covers about {runs} more runs like those so far, then a model must be retrained")
         other = "the noise" if state.reach is None else "the deposit"
         first = "epsilon" if state.models_left <= state.deletions_left else other
-        left = min(state.models_left, state.deletions_left)
-        out.print(f"of these limits {first} comes first: about {left:,} more runs")
+        fewest = min(state.models_left, state.deletions_left)
+        out.print(f"of these limits {first} comes first: about {fewest:,} more runs")
     if state.clock:
         out.print(f"note: {state.clock}")
     if state.retrain:
@@ -362,7 +341,7 @@ def _line(row: RequestRow) -> str:
     return f"request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}"
 
 
-@command("What the desk did: the ledger's entries.")
+@command("List the ledger's entries: what the desk did.")
 def history(
     desk: Path = argument(),
     after: int = option("Only entries after this number.", 0),
@@ -384,13 +363,13 @@ def history(
     return {"entries": [entry.to_json() for entry in entries]}
 
 
-@command("Pages people can read, of all requests and models.")
+@command("Write pages about all requests and models that people can read.")
 def report(
     desk: Path = argument(),
     names: dict[str, Any] = options_of(Names, build=dict),
     target: Path = written_to("A new folder; private, for it shows references."),
 ) -> Any:
-    """Pages people can read, of a desk with all its requests and models.
+    """Pages about a desk, with all its requests and models, that people can read.
 
     Each page is one file without scripts that opens offline and prints well; the tables come as CSV too.
 
@@ -438,8 +417,8 @@ def verify(
 ) -> Any:
     """Check every entry, the chain, the root, every published file and every dossier, offline; exit status 1 if not.
 
-    Whoever made the folder: only plain files inside it are read, none larger than it should be. A file that the ledger
-    does not know of fails, too.
+    The folder may be anybody's: only plain files inside it are read, none larger than it should be. A file that the
+    ledger does not know fails the check too.
 
     \b
     expunge desk verify desk/ --head saved-head.json

@@ -22,7 +22,7 @@ TANGENT = "The tangent weights that expunge tangent train wrote."
 AT_A_TIME = "Examples at a time."
 
 
-@command("Images through an encoder into features.", quiet=True)
+@command("Turn images into features with an encoder.", quiet=True)
 def embed(
     data: Path = option(
         "Examples with labels: .npz with X and y, or a folder of class/name.png.",
@@ -88,19 +88,19 @@ def embed(
     return content | {"encoder_trained_on_source": trained_on_source}
 
 
-@click.group(cls=CommandGroup, short_help="Networks linearised at their weights: train, and unlearn.")
+@click.group(cls=CommandGroup, short_help="Train and unlearn networks that are linearised at their weights.")
 def tangent() -> None:
     """Mixed-linear networks: linearise a pretrained network, train its tangent weights, forget rows of them.
 
-    Data are examples before the network, as expunge embed reads them; bytes become floats from 0 to 1, anything else is
-    the network's own business.
+    Data are examples before the network, as expunge embed reads them; bytes become floats from 0 to 1, and anything
+    else is taken as it is.
 
     Where the tangent weights are a few thousand, a deposit can be kept of the source before it goes: no surrogate is
     needed then, and any number of examples can be forgotten.
     """
 
 
-@command("While the source exists: train tangent weights to the optimum.", quiet=True)
+@command("Train tangent weights to the optimum, while their source exists.", quiet=True)
 def train(
     data: Path = option("The source, labelled.", section="Sets"),
     network: str = option(NETWORK),
@@ -138,7 +138,7 @@ def train(
     return content | {"record": model.record.facts()}
 
 
-@command("Before the source goes: keep what later deletions need of it.", quiet=True)
+@command("Keep what later deletions need of the source, before it goes.", quiet=True)
 def deposit(
     model: Path = option(TANGENT, section="Sets"),
     network: str = option(NETWORK),
@@ -170,7 +170,7 @@ def deposit(
     return with_status(content, known["outlook"])
 
 
-@command("Later, without it: forget examples, with a certificate.", quiet=True)
+@command("Forget examples without the source, with a certificate.", quiet=True)
 def unlearn(
     model: Path = option(TANGENT, section="Sets"),
     network: str = option(NETWORK),

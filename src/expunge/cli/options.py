@@ -140,7 +140,7 @@ class Command(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
-            if line is not None:
+            if line is not None and not isinstance(parameter, click.Argument):  # it stands in the first line of usage
                 sections.setdefault(self.sections.get(str(parameter.name), OTHERS), []).append(line)
         if sum(map(len, sections.values())) <= FEW:
             sections = {OTHERS: [line for lines in sections.values() for line in lines]}

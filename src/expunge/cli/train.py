@@ -102,7 +102,7 @@ class TrainOptions:
     device: str = option("Any torch device.", "cpu")
 
 
-@command("While the source exists: train to the optimum, keep a record.", quiet=True)
+@command("Train a classifier to its optimum, while its source exists.", quiet=True)
 def train(
     data: Path = option(
         "The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.", section="Source"
@@ -227,7 +227,7 @@ def _print_model(model: Any, fit: Any, target: Path) -> None:
     out.print(f"written: {target}")
 
 
-@command("Before the source goes: keep what later deletions need of it.", quiet=True)
+@command("Keep what later deletions need of the source, before it goes.", quiet=True)
 def deposit(
     model: Path = option("The trained model, .safetensors, whoever trained it.", section="Sets"),
     data: Path = option("The source: the rows it was trained on, as they were given then."),
@@ -376,7 +376,7 @@ def with_status(content: dict[str, Any], outlook: dict[str, Any]) -> Any:
     return content if outlook["verdict"]["serves"] else (content | {"exit_status": REFUSED}, REFUSED)
 
 
-@command("Is this person in the model? Rows looked up in a deposit.")
+@command("Is this person in the model? Looks rows up in a deposit.")
 def member(
     deposit: Path = option("What was kept of the source (expunge deposit)."),
     rows: Path = option("The rows to look up, with their labels."),
@@ -448,7 +448,7 @@ def predict(
     return {"predictions": str(target), "rows": count, "classes": list(given.classes)}
 
 
-@command("How good are answers on labelled rows? Before and after.")
+@command("Accuracy on labelled rows, before and after a deletion.")
 def score(
     model: Path = option("The model, .safetensors, as trained or as published."),
     data: Path = option("Rows with their labels that the model was not trained on."),

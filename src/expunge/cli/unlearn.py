@@ -75,7 +75,7 @@ class StatedDistance:
         return parse_stated(self.distance, between=self.between, sampling=self.sampling)
 
 
-@command("Later, without the source: forget rows, with a certificate.", quiet=True)
+@command("Forget rows without the source, with a certificate.", quiet=True)
 def unlearn(
     sets: Sets = options_of(Sets),
     promise: dict[str, Any] = options_of(Promise, leave="distance", build=dict),
@@ -131,7 +131,7 @@ def unlearn(
         return write_result(target, result, key, deposit=sets.deposit)
 
 
-@command("Before: noise and accuracy at several epsilons and distances.", quiet=True)
+@command("Foresee noise and accuracy at several epsilons and distances.", quiet=True)
 def plan(
     sets: Sets = options_of(Sets),
     test: Path | None = option("With a deposit: labelled rows to measure accuracy on.", section="Sets"),

@@ -88,7 +88,7 @@ def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
         raise VerificationFailed(error.found, error.required, error.remedy) from error
 
 
-@command("Anybody: check a statement from its file.")
+@command("Check a statement from its file, as anybody can.")
 def verify(
     statement: Path = argument(),
     model: Path | None = option(
@@ -261,7 +261,7 @@ def keygen(
     return {"private_key": str(target), "public_key": str(public), "keyid": keys.keyid, "new": new}
 
 
-@command("Sign the statement of a result that is there already.")
+@command("Sign the statement of an existing result.")
 def sign(
     result: Path = argument(),
     sign_key: Path = option(f"{SIGN_KEY}."),
@@ -269,7 +269,7 @@ def sign(
         "The signed statement, a new file (default: statement.signed.json in the result).", names=("--out",)
     ),
 ) -> Any:
-    """Sign the statement of a result that is there already, without unlearning again.
+    """Sign the statement of an existing result, without unlearning again.
 
     Statement and model are verified first, and the dossier too where it lies in the result; what fails is not signed
     (exit status 1). Nothing is written over.
@@ -298,7 +298,7 @@ class Names:
     model_name: str | None = option("What the model is called, to be named on the page; it is in no other file.", None)
 
 
-@command("A page people can read, of one result.")
+@command("Write a page about one result that people can read.")
 def report(
     result: Path = argument(),
     public_key: Path | None = option("Check the result's signature and say so on the page."),
@@ -308,7 +308,7 @@ def report(
     names: dict[str, Any] = options_of(Names, build=dict),
     target: Path = written_to("A new .html file."),
 ) -> Any:
-    """A page people can read, of one result of `expunge unlearn`; its statement is verified first.
+    """A page about one result of `expunge unlearn` that people can read; its statement is verified first.
 
     The page begins with what was decided, and answers what was asked, how sure it is, what was assumed, what may be
     published and what to do next. It is one file without scripts that opens offline and prints well. It is made from
@@ -335,7 +335,7 @@ def report(
     return {"files": [str(target)]}
 
 
-@command("A model card with what was done, of one result.")
+@command("Write a model card of one result: what was done to the model.")
 def card(
     result: Path = argument(),
     public_key: Path | None = option("Check the result's signature and name the key on the card."),

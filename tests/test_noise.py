@@ -173,35 +173,10 @@ def test_draws_equal_the_literal_construction_on_the_same_bytes(sigma, exponent)
         assert low == high == drawn[index]
 
 
-EXTREME_FIRST = [
-    1,
-    2,
-    3,
-    2**8,
-    2**11 + 1,
-    2**32,
-    2**52,
-    2**53 + 1,
-    2**63,
-    2**64 - 2**43,
-    2**64 - 2**40,
-    2**64 - 2**11,
-    2**64 - 2,
-    2**64 - 1,
-]
-EXTREME_SECOND = [
-    0,
-    1,
-    2**61 + 12345,
-    2**62 - 1,
-    2**62,
-    2**62 + 1,
-    2**63 - 1,
-    2**63,
-    3 * 2**62,
-    2**64 - 2**10,
-    2**64 - 1,
-]
+SMALL_WORDS = (1, 2, 3, 2**8, 2**11 + 1, 2**32, 2**52, 2**53 + 1, 2**63)
+EXTREME_FIRST = [*SMALL_WORDS, *(2**64 - below for below in (2**43, 2**40, 2**11, 2, 1))]
+TURNS = (0, 1, 2**61 + 12345, 2**62 - 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 3 * 2**62)  # eighths and quarters of one
+EXTREME_SECOND = [*TURNS, 2**64 - 2**10, 2**64 - 1]
 
 
 @pytest.mark.parametrize(("sigma", "exponent"), [(1.0, -20), (1.999, -20)])

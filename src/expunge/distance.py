@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import OptionError
-from expunge.runtime.values import option
+from expunge.runtime.values import choice, option
 
 __all__ = [
     "KINDS",
@@ -68,22 +68,13 @@ def bretagnolle_huber(kl: float) -> float:
     return math.sqrt(-math.expm1(-kl))
 
 
-def pinsker(kl: float) -> float:
-    """Upper bound on total variation: `sqrt(KL/2)`.
-
-    >>> pinsker(0.5)
-    0.5
-    """
-    return math.sqrt(0.5 * kl)
-
-
 def tv_upper_from_kl(kl: float) -> float:
     """The smaller of Pinsker's and Bretagnolle and Huber's bounds; KL in either direction.
 
     >>> tv_upper_from_kl(0.02), round(tv_upper_from_kl(4.0), 4)
     (0.1, 0.9908)
     """
-    return min(pinsker(kl), bretagnolle_huber(kl))
+    return min(math.sqrt(0.5 * kl), bretagnolle_huber(kl))
 
 
 def tv_upper_from_chi_square(chi2: float) -> float:
@@ -281,11 +272,10 @@ class Distance:
 
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
-    taken for rows unlike any surrogate row: the worst (`strict`: they are counted and charged the largest change
-    there can
-    be) or nothing (`seen`: what was seen stands for the population; false for categorical rows). `matched` says that
-    the surrogate is taken
-    with its rows weighted by class to the source's class counts; the distance is then the source's from that.
+    taken for rows unlike any surrogate row: the worst (`strict`: they are counted and charged the largest change that
+    there can be) or nothing (`seen`: what was seen stands for the population; false for categorical rows). `matched`
+    says that the surrogate is taken with its rows weighted by class to the source's class counts; the distance is then
+    the source's from that.
     """
 
     kind: str
@@ -299,66 +289,37 @@ class Distance:
         law = kind_named(self.kind)
         if not self.provenance:
             object.__setattr__(self, "provenance", law.provenances[0])
+        choice(self.between, BETWEEN, "between")
+        choice(self.sampling, SAMPLING, "sampling")
         most, named = law.largest_value, f"distance {self.kind}:{self.value}"
-        checks = (
-            (
-                not math.isfinite(self.value) or self.value < 0,
-                named,
-                "it must be a finite number, at least 0",
-                "If it is unbounded, no certificate can be issued for this surrogate; choose one closer to the source.",
-            ),
-            (
-                not law.takes_value and self.value != 0,
-                named,
-                f"{self.kind!r} takes no value",
-                f"Write {self.kind} alone.",
-            ),
-            (
-                most is not None and self.value > most,
-                f"{law.meaning.split(' between ')[0]} {self.value}",
-                f"it lies between 0 and {most or 0.0:g}",
-                "Declare a smaller value, or another kind such as chi2.",
-            ),
-            (
-                self.between not in BETWEEN,
-                f"distance between {self.between!r}",
-                f"it must be one of {', '.join(BETWEEN)}",
-                "See Distance.between.",
-            ),
-            (
-                self.provenance not in law.provenances,
+        if not math.isfinite(self.value) or self.value < 0:
+            raise OptionError(
+                named, "it must be a finite number, at least 0", "If it is unbounded, choose a surrogate closer to it."
+            )
+        if not law.takes_value and self.value != 0:
+            raise OptionError(named, f"{self.kind!r} takes no value", f"Write {self.kind} alone.")
+        if most is not None and self.value > most:
+            raise OptionError(named, f"it lies between 0 and {most:g}", "Declare less, or another kind such as chi2.")
+        if self.provenance not in law.provenances:
+            raise OptionError(
                 f"a distance {self.kind!r} that is {self.provenance!r}",
-                "'source' is measured, 'means' estimated; others are declared or estimated",
+                f"it is {' or '.join(law.provenances)}",
                 "Leave the provenance out.",
-            ),
-            (
-                type(self.matched) is not bool,
-                f"matched {self.matched!r}",
-                "it is True or False",
-                "Leave it out, or write True.",
-            ),
-            (
-                self.matched and (law.is_source or not law.stands_in),
+            )
+        if type(self.matched) is not bool:
+            raise OptionError(f"matched {self.matched!r}", "it is True or False", "Leave it out, or write True.")
+        if self.matched and (law.is_source or not law.stands_in):
+            raise OptionError(
                 f"matched classes with distance {law.name!r}",
                 "the source's classes are its own",
                 "Leave --match-classes (match_classes) out.",
-            ),
-            (
-                self.between == "samples" and not law.between_samples,
+            )
+        if self.between == "samples" and not law.between_samples:
+            raise OptionError(
                 f"distance {self.kind!r} between samples",
                 "two samples of one population are not the same set",
                 "Leave --between (between) out, or declare source if the surrogate is the source itself.",
-            ),
-            (
-                self.sampling not in SAMPLING,
-                f"sampling {self.sampling!r}",
-                f"it must be one of {', '.join(SAMPLING)}",
-                "See Distance.sampling.",
-            ),
-        )
-        for wrong, *said in checks:
-            if wrong:
-                raise OptionError(*said)
+            )
 
     @cached_property
     def law(self) -> Kind:
@@ -418,12 +379,11 @@ def parse_distance(text: str, *, between: str = "populations", sampling: str = "
             f"it must be one of {', '.join(declarable)}, or estimate",
             "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
         )
-    if not kind_named(kind).takes_value:
-        if colon:
-            raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")
-        return Distance(kind, 0.0, between, sampling=sampling)
+    takes_value = kind_named(kind).takes_value
+    if colon and not takes_value:
+        raise OptionError(f"distance {text!r}", f"{kind!r} takes no value", f"Write {kind} alone.")
     try:
-        number = float(value)
+        number = float(value) if takes_value else 0.0
     except ValueError:
         raise OptionError(
             f"distance {text!r} has no number after the colon", f"{kind} needs one", f"Write for example {kind}:0.1."
@@ -474,16 +434,9 @@ class Estimation:
     matched: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, options in (
-            ("route", self.route, ROUTES),
-            ("support", self.support, SUPPORTS),
-            ("sampling", self.sampling, SAMPLING),
-        ):
-            if value not in options:
-                known = ", ".join(options)
-                raise OptionError(
-                    f"{name} {value!r} of an estimate", f"it must be one of {known}", f"Use {next(iter(options))}."
-                )
+        choice(self.route, tuple(ROUTES), "route")
+        choice(self.support, SUPPORTS, "support")
+        choice(self.sampling, SAMPLING, "sampling")
         for name, number, least, most, usual in (
             ("chains", self.chains, 100, MOST, "The paper uses 1,000."),
             ("steps", self.steps, 8, MOST, "The paper uses 4,000."),
@@ -494,14 +447,10 @@ class Estimation:
             if number is not None and not least <= number <= most:
                 raise OptionError(f"{name} {number}", f"from {least:g} to {most:g} is possible", usual)
         if (self.mean is None) != (self.covariance is None):
-            raise OptionError(
-                "one of mean and covariance is missing", "a Gaussian reference needs both", "Give both, or neither."
-            )
+            raise OptionError("one of mean and covariance is missing", "both are needed", "Give both, or neither.")
         if self.mean is not None and self.support != "gaussian":
             raise OptionError(
-                f"moments with support {self.support}",
-                "they describe a Gaussian reference",
-                "Use --support gaussian (support='gaussian').",
+                f"moments with support {self.support}", "they go with support gaussian", "Use support gaussian."
             )
 
     @property

@@ -17,7 +17,7 @@ from expunge.certificate.verify import model_checks, verify_statement
 from expunge.certificate.wording import ENCODERS, PREPARATIONS, headline, limits, outside
 from expunge.deposit.make import make_deposit
 from expunge.door import ask
-from expunge.errors import DataError, FileError, ModelError, OptionError, VerificationFailed
+from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.record import (
@@ -56,12 +56,10 @@ def claimed(trained: str | None = None, encoder: str | None = OURS, **budget: fl
 
 
 def test_a_guarantee_is_never_printed_better_than_it_is() -> None:
-    claim = claimed(epsilon=1.0000049, delta=1.0000049e-3)
-    derived = derive(claim)
+    derived = derive(claimed(epsilon=1.0000049, delta=1.0000049e-3))
     assert "are (1.00001, 0.00100001)-indistinguishable" in derived.guarantee
     printed = float(derived.guarantee.split("standard deviation ")[1].split(" ")[0])
     assert derived.sigma <= printed <= derived.sigma * (1 + 1e-5)
-    assert "are (1, 0.001)-indistinguishable" in derive(replace(claim, epsilon=1.0, delta=1e-3)).guarantee
 
 
 def test_an_encoder_is_a_limit_in_words_that_depend_on_its_training() -> None:
@@ -165,13 +163,3 @@ def test_an_unknown_word_raises() -> None:
     odd = replace(trained().record, preparation="by heart", weights_sha256="0" * 64).to_json()
     with pytest.raises(ModelError, match="preparation 'by heart'"):
         type(trained().record).from_json(odd, "the record")
-
-
-def test_the_deposit_and_its_model_agree_on_it() -> None:
-    made = unlearned(LEARNT_ELSEWHERE)
-    with pytest.raises(ModelError, match="preparation"):
-        expunge.unlearn(trained(), small_rows(2), epsilon=1.0, delta=1e-3, deposit=made.deposit)
-    content = {**made.certificate.content, "model": {**made.certificate.content["model"]}}
-    del content["model"]["preparation"]
-    with pytest.raises(VerificationFailed):
-        expunge.verify(type(made.certificate)(content))

@@ -61,14 +61,10 @@ def _ellipsoid(claim: Claim) -> Shape:
     return ellipsoid_of(claim.facts, claim.n_parameters)
 
 
-BOUNDS = {
-    bound.name: bound
-    for bound in (
-        Bound("residual", _residual_region, "analytic", sigma_for, provable=True),
-        Bound("paper", _paper_region, "classical", sigma_classical, provable=False),
-        Bound("deposit", _deposit_region, "analytic", sigma_for, provable=True, shape=_ellipsoid, kept=True),
-    )
-}
+RESIDUAL = Bound("residual", _residual_region, "analytic", sigma_for, provable=True)
+PAPER = Bound("paper", _paper_region, "classical", sigma_classical, provable=False)
+DEPOSIT = Bound("deposit", _deposit_region, "analytic", sigma_for, provable=True, shape=_ellipsoid, kept=True)
+BOUNDS = {bound.name: bound for bound in (RESIDUAL, PAPER, DEPOSIT)}
 
 
 def bound_named(name: object) -> Bound:

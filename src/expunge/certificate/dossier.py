@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -169,15 +170,10 @@ def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
     """A file's bytes; refuses one that is too large to be what it should be, before it is read."""
     location = readable(Path(path))
     size = location.stat().st_size
-    require_at_most(limit, size, location, what)
-    require_fits(size, location, "the certificate")
-    return location.read_bytes()
-
-
-def require_at_most(limit: int, size: int, location: Path, what: str) -> None:
-    """Refuse a file that is too large to be what it should be."""
     if size > limit:
         raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
+    require_fits(size, location, "the certificate")
+    return location.read_bytes()
 
 
 def parse_certificate(content: bytes, name: str) -> Certificate:
@@ -227,6 +223,11 @@ def read_claim(content: Json, *, public: bool = False) -> Claim:
         odd = sorted(facts.keys() ^ (needed_facts(bound["kind"], distance) or facts.keys()))
         if odd:
             raise KeyError("bound.inputs lacks or adds " + ", ".join(odd))
+    choice, preparation = _one_of(noise["choice"], CHOICES), model.get("preparation")
+    if noise["rehearsed_rows"] is not None and choice not in SET:
+        raise ValueError(f"a scale by {choice} that was rehearsed")
+    if "preparation" in model and prepared_by(preparation) is None:
+        raise ValueError(f"preparation {preparation!r}")
     return Claim(
         epsilon=number(content["epsilon"]),
         delta=number(content["delta"]),
@@ -239,10 +240,10 @@ def read_claim(content: Json, *, public: bool = False) -> Claim:
         convention=bound.get("convention", "source"),
         tuned=_read_kind(bound.get("tuned", False), bool),
         averaged=_read_kind(noise["averaged"], bool),
-        encoder=_read_encoder(model),
-        preparation=_read_preparation(model),
+        encoder=_one_of(model.get("encoder_trained_on_source", "unknown"), ENCODERS) if "encoder" in model else None,
+        preparation=preparation,
         weighted="weighted" in model if public else "class_weights" in model,
-        scale=_read_scale(content),
+        scale=Scale(choice, content["sigma"] if choice in SET else None, noise["rehearsed_rows"]),
         others=0 if public else _read_kind(content["data"].get("sequence", {}).get("another_person", 0), int),
         public=public,
     )
@@ -256,38 +257,16 @@ def number(value: Any) -> float:
 
 
 def _read_fact(entry: Json) -> Fact:
-    if entry["provenance"] not in WEAKEST_LAST:
-        raise ValueError(f"provenance {entry['provenance']!r}")
-    return Fact(number(entry["value"]), entry["provenance"])
+    return Fact(number(entry["value"]), _one_of(entry["provenance"], WEAKEST_LAST))
+
+
+def _one_of(value: Any, known: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{value!r} is none of {', '.join(known)}")
+    return value
 
 
 def _read_kind(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{value!r} is no {kind.__name__}")
     return value
-
-
-def _read_scale(content: Json) -> Scale:
-    """How the noise's scale was chosen; a policy's is the one that was published."""
-    choice, rehearsed = content["noise"]["choice"], content["noise"]["rehearsed_rows"]
-    if choice not in CHOICES:
-        raise ValueError(f"choice {choice!r}")
-    if rehearsed is not None and choice not in SET:
-        raise ValueError(f"a scale by {choice} that was rehearsed")
-    return Scale(choice, content["sigma"] if choice in SET else None, rehearsed)
-
-
-def _read_encoder(model: Json) -> str | None:
-    """Whether the encoder was trained on the source, where there is one."""
-    said = str(model.get("encoder_trained_on_source", "unknown"))
-    if said not in ENCODERS:
-        raise ValueError(f"encoder_trained_on_source {said!r}")
-    return said if "encoder" in model else None
-
-
-def _read_preparation(model: Json) -> str | None:
-    """Where the rows' preparation was learnt, and by which steps, where there was one."""
-    said = model.get("preparation")
-    if "preparation" in model and prepared_by(said) is None:
-        raise ValueError(f"preparation {said!r}")
-    return said

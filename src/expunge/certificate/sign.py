@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import json
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from expunge.certificate.claim import Json
-from expunge.certificate.dossier import SIZE_LIMIT, Certificate, bytes_of_at_most, require_at_most
+from expunge.certificate.dossier import SIZE_LIMIT, Certificate, bytes_of_at_most
 from expunge.certificate.rules import Check
 from expunge.certificate.statement import Statement, parse_document
 from expunge.certificate.verify import UNSIGNED, Verdict, verify, verify_statement
@@ -86,26 +85,29 @@ def read_private_key(path: str | Path) -> Ed25519PrivateKey:
             "a private key must be readable by its owner alone",
             "Run chmod 600 on it.",
         )
-    key: Ed25519PrivateKey = _parse_key(
-        location, "private", Ed25519PrivateKey, lambda: load_pem_private_key(content, password=None)
-    )
-    return key
+    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        if isinstance(key := load_pem_private_key(content, password=None), Ed25519PrivateKey):
+            return key
+    raise _no_key(location, "private")
 
 
 def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file."""
     location, content = _key_bytes(path, "public")
-    key: Ed25519PublicKey = _parse_key(location, "public", Ed25519PublicKey, lambda: load_pem_public_key(content))
-    return key
+    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        if isinstance(key := load_pem_public_key(content), Ed25519PublicKey):
+            return key
+    raise _no_key(location, "public")
+
+
+def _no_key(path: Path, kind: str) -> FileError:
+    return FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
 
 
 def _key_bytes(path: str | Path, kind: str) -> tuple[Path, bytes]:
     """A key's file; the other half of a pair is refused by its first line, before anything is asked of the mode."""
     location = readable(Path(path))
-    if location.stat().st_size > KEY_LIMIT:
-        size = location.stat().st_size
-        raise FileError(f"{location} has {size:,} bytes", f"a key has at most {KEY_LIMIT:,}", "Check the path.")
-    content, other = location.read_bytes(), "public" if kind == "private" else "private"
+    content, other = bytes_of_at_most(KEY_LIMIT, location, "a key"), "public" if kind == "private" else "private"
     if f"-----BEGIN {other.upper()} KEY-----".encode() in content:
         shared = "keep it to yourself" if other == "private" else "it may be handed out"
         name = "the file with .pub appended" if kind == "public" else "the file without .pub"
@@ -113,13 +115,6 @@ def _key_bytes(path: str | Path, kind: str) -> tuple[Path, bytes]:
             f"{location} is a {other} key ({shared})", f"the {kind} key of the pair is needed", f"Give {name}."
         )
     return location, content
-
-
-def _parse_key(path: Path, kind: str, kind_of_key: Any, load: Callable[[], object]) -> Any:
-    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        if isinstance(key := load(), kind_of_key):
-            return key
-    raise FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -231,7 +226,6 @@ def open_file(
             "the issuer's public key is needed to check it",
             "Give it with --public-key, or check the unsigned statement.json beside it.",
         )
-    require_at_most(SIZE_LIMIT, len(content), Path(path), "a statement")
     return StatementFile(_parse(content, Path(path)))
 
 

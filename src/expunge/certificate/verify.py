@@ -152,8 +152,8 @@ def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
     if dossier.content["schema"] != SCHEMA:
         raise FileError(
             f"the dossier has schema {shown(dossier.content['schema'])}",
-            f"a statement goes with {SCHEMA}",
-            "Give the dossier that was written with the statement.",
+            f"{SCHEMA} is needed",
+            "Check the path.",
         )
     compared = checks(dossier, "dossier: ")
     claim = read("statement", lambda: read_claim(statement.content, public=True))

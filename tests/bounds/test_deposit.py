@@ -56,33 +56,43 @@ FACTS = DepositFacts(
 
 
 def true_bend(reach: float) -> mpmath.mpf:
-    with mpmath.workdps(60):
-        R = mpmath.mpf(reach)
-        return (mpmath.expm1(R) - R) / R if R else mpmath.mpf(0)
+    R = mpmath.mpf(reach)
+    return (mpmath.expm1(R) - R) / R if R else mpmath.mpf(0)
 
 
-# phi ------------------------------------------------------------------------------------------------------------------------
+def true_third(reach: float) -> mpmath.mpf:
+    R = mpmath.mpf(reach)
+    return (mpmath.expm1(R) - R - R**2 / 2) / R
 
 
-def test_bend_in_closed_form() -> None:
-    assert bend(0.0) == 0.0
+# phi, and what it is of third order ----------------------------------------------------------------------------------------
+
+
+def test_bends_in_closed_form() -> None:
+    assert bend(0.0) == bend_third(0.0) == 0.0
     assert bend(1.0) == pytest.approx(math.e - 2.0, rel=1e-15)
     assert bend(LN2) == pytest.approx((1.0 - LN2) / LN2, rel=1e-15)
     assert bend_slope(0.0) == 0.5
     assert bend_slope(2.0) == pytest.approx((math.e**2 - 3.0) / 4.0, rel=1e-15)
+    assert bend_third(1.0) == pytest.approx(math.e - 2.5, rel=1e-15)
+    assert bend_third_slope(0.0) == 1.0 / 6.0
+    assert bend_third_slope(2.0) == pytest.approx((math.e**2 - 5.0) / 8.0, rel=1e-15)
 
 
-def test_bend_beyond_what_float64_holds_is_infinite() -> None:
-    assert math.isfinite(bend(700.0))
-    assert bend(math.nextafter(700.0, 701.0)) == bend_slope(701.0) == math.inf
+def test_bends_beyond_what_float64_holds_are_infinite() -> None:
+    beyond = math.nextafter(700.0, 701.0)
+    assert math.isfinite(bend(700.0) + bend_third(700.0))
+    assert bend(beyond) == bend_slope(701.0) == bend_third(beyond) == bend_third_slope(701.0) == math.inf
 
 
 @given(reaches)
 @REPRODUCIBLE
-def test_bend_agrees_with_fifty_digits(reach: float) -> None:
+def test_bends_agree_with_sixty_digits(reach: float) -> None:
     with mpmath.workdps(60):
         assert abs(mpmath.mpf(bend(reach)) / true_bend(reach) - 1) < 1e-12
         assert abs(mpmath.mpf(bend_slope(reach)) * reach / true_bend(reach) - 1) < 1e-12
+        assert abs(mpmath.mpf(bend_third(reach)) / true_third(reach) - 1) < 2e-14
+        assert abs(mpmath.mpf(bend_third_slope(reach)) * mpmath.mpf(reach) ** 2 / true_third(reach) - 1) < 2e-14
 
 
 @pytest.mark.parametrize("reach", [1e-9, 1e-5, 9.99e-4])
@@ -95,74 +105,32 @@ def test_the_series_is_not_below_what_it_stands_for(reach: float) -> None:
 
 
 def test_the_series_and_the_formula_meet() -> None:
-    below, above = bend(math.nextafter(1e-3, 0.0)), bend(1e-3)
-    assert below == pytest.approx(above, rel=1e-11)
-    below, above = bend_slope(math.nextafter(1e-3, 0.0)), bend_slope(1e-3)
-    assert below == pytest.approx(above, rel=1e-11)
-
-
-@given(reaches)
-@REPRODUCIBLE
-def test_bend_is_the_integral_it_stands_for(reach: float) -> None:
-    """`phi(R) = R int_0^1 (1 - t) e^{tR} dt`: the remainder of a gradient along the update."""
-    with mpmath.workdps(30):
-        integral = reach * mpmath.quad(lambda t: (1 - t) * mpmath.exp(t * reach), [0, 0.5, 1])
-        assert float(integral) == pytest.approx(bend(reach), rel=1e-9)
-
-
-@given(reaches, st.floats(min_value=1.001, max_value=10.0))
-@REPRODUCIBLE
-def test_bend_and_its_slope_grow(reach: float, factor: float) -> None:
-    """`phi(R_x) <= (phi(R)/R) R_x` for every row is what the long rows' remainder rests on."""
-    assert bend(reach * factor) > bend(reach)
-    assert bend_slope(reach * factor) >= bend_slope(reach) * (1 - 1e-12)
-    assert bend(reach) <= bend_slope(reach * factor) * reach * (1 + 1e-12)
-
-
-# The same of third order ----------------------------------------------------------------------------------------------------
-
-
-def true_third(reach: float) -> mpmath.mpf:
-    R = mpmath.mpf(reach)
-    return (mpmath.expm1(R) - R - R**2 / 2) / R
-
-
-def test_third_order_in_closed_form() -> None:
-    assert bend_third(0.0) == 0.0
-    assert bend_third(1.0) == pytest.approx(math.e - 2.5, rel=1e-15)
-    assert bend_third_slope(0.0) == 1.0 / 6.0
-    assert bend_third_slope(2.0) == pytest.approx((math.e**2 - 5.0) / 8.0, rel=1e-15)
-    assert math.isfinite(bend_third(700.0))
-    assert bend_third(math.nextafter(700.0, 701.0)) == bend_third_slope(701.0) == math.inf
-
-
-@given(reaches)
-@REPRODUCIBLE
-def test_third_order_agrees_with_fifty_digits(reach: float) -> None:
-    with mpmath.workdps(60):
-        assert abs(mpmath.mpf(bend_third(reach)) / true_third(reach) - 1) < 2e-14
-        assert abs(mpmath.mpf(bend_third_slope(reach)) * mpmath.mpf(reach) ** 2 / true_third(reach) - 1) < 2e-14
-
-
-def test_the_series_and_the_formula_of_third_order_meet() -> None:
+    for function in (bend, bend_slope):
+        assert function(math.nextafter(1e-3, 0.0)) == pytest.approx(function(1e-3), rel=1e-11)
     assert bend_third_slope(math.nextafter(1.0, 0.0)) == pytest.approx(bend_third_slope(1.0), rel=4e-15, abs=0.0)
     assert bend_third_slope(1.0) == pytest.approx(math.e - 2.5, rel=4e-15, abs=0.0)
 
 
 @given(reaches)
 @REPRODUCIBLE
-def test_third_order_is_the_integral_it_stands_for(reach: float) -> None:
-    """`R^2 int_0^1 (1 - t)^2/2 e^{tR} dt`: Taylor's remainder where the fourth derivative is at most `e^{tR}` of the second."""
+def test_bends_are_the_integrals_they_stand_for(reach: float) -> None:
+    """`R int_0^1 (1 - t) e^{tR} dt`, the remainder of a gradient along the update; `R^2 int_0^1 (1 - t)^2/2 e^{tR} dt`,
+    Taylor's remainder where the fourth derivative is at most `e^{tR}` of the second."""
     with mpmath.workdps(30):
+        integral = reach * mpmath.quad(lambda t: (1 - t) * mpmath.exp(t * reach), [0, 0.5, 1])
+        assert float(integral) == pytest.approx(bend(reach), rel=1e-9)
         integral = reach**2 * mpmath.quad(lambda t: (1 - t) ** 2 / 2 * mpmath.exp(t * reach), [0, 0.5, 1])
         assert float(integral) == pytest.approx(bend_third(reach), rel=1e-9)
 
 
 @given(reaches, st.floats(min_value=1.001, max_value=10.0))
 @REPRODUCIBLE
-def test_third_order_and_its_slope_grow_and_are_below_the_second(reach: float, factor: float) -> None:
-    assert bend_third(reach * factor) > bend_third(reach)
-    assert bend_third_slope(reach * factor) >= bend_third_slope(reach) * (1 - 1e-12)
+def test_bends_and_their_slopes_grow(reach: float, factor: float) -> None:
+    """`phi(R_x) <= (phi(R)/R) R_x` for every row is what the long rows' remainder rests on."""
+    for function, slope in ((bend, bend_slope), (bend_third, bend_third_slope)):
+        assert function(reach * factor) > function(reach)
+        assert slope(reach * factor) >= slope(reach) * (1 - 1e-12)
+    assert bend(reach) <= bend_slope(reach * factor) * reach * (1 + 1e-12)
     assert bend_third(reach) <= bend(reach) * (1 + 1e-12)
 
 
@@ -346,8 +314,7 @@ def fifty_digits(facts: DepositFacts) -> mpmath.mpf:
     """The whole region from its formulas."""
     with mpmath.workdps(50):
         R, u, c2 = (mpmath.mpf(value) for value in (facts.reach, facts.update_curved, facts.curvature_ratio))
-        phi = (mpmath.expm1(R) - R) / R
-        chi = (mpmath.expm1(R) - R - R**2 / 2) / R
+        phi, chi = true_bend(facts.reach), true_third(facts.reach)
         more = {
             RANGE + THIRD: chi * mpmath.exp(R / 2) * u,
             LONG_ROWS + THIRD: chi / R**2 * facts.gauge**2 * u * mpmath.sqrt(facts.weight_ratio),

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 
 import numpy as np
@@ -65,13 +64,8 @@ def test_a_term_of_the_same_name_is_replaced():
     assert bound.radius == pytest.approx(5.0)
 
 
-def test_a_bound_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        named([1.0]).kind = "paper"
-
-
 def test_a_ball_measures_plain_lengths():
-    """Rounding moves two models apart by at most the grid's diagonal; noise of scale s has mean square p s^2."""
+    """Noise of scale s has mean square p s^2."""
     generator = np.random.default_rng(0)
     for parameters in (1, 7, 400):
         ball = Ball(parameters)
@@ -80,18 +74,13 @@ def test_a_ball_measures_plain_lengths():
         assert ball.length(0.3) == pytest.approx(0.3 * math.sqrt(parameters), rel=1e-15)
         mean_square = (drawn**2).sum(axis=1).mean()
         assert mean_square == pytest.approx(ball.length(0.3) ** 2, rel=6 * math.sqrt(2.0 / drawn.size))
-        values = generator.normal(size=(2, 1000, parameters))
-        rounded = np.rint(values / 0.25) * 0.25
-        apart = np.linalg.norm((rounded[0] - rounded[1]) - (values[0] - values[1]), axis=1)
-        assert apart.max() <= ball.grid_term(0.25)
-    worst = np.full(400, 0.125)
-    assert np.linalg.norm(2 * worst) == pytest.approx(Ball(400).grid_term(0.25)), "attained"
 
 
 def test_a_ball_s_noise_is_all_of_one_size_and_drawn_exactly():
     assert Ball(3).smallest(0.5) == 0.5
     assert Ball(3).rest(0.5, bytes) is None
     assert Ball(3).name == "ball"
+    assert [Ball(3).drawing(scale) for scale in (0.0, 0.5, 1e9)] == [0.0] * 3, "and drawing it adds nothing"
 
 
 def test_a_tail_that_is_held_is_added_to_what_was_sampled():
@@ -100,11 +89,6 @@ def test_a_tail_that_is_held_is_added_to_what_was_sampled():
     assert held.tail is None
     assert held.terms == {"solver": 0.3, "sampling": 0.2 + tail.quantile(1e-3)}
     assert held.held(1e-9) is held
-
-
-@pytest.mark.parametrize("scale", [0.0, 0.5, 1e9])
-def test_drawing_a_ball_s_noise_adds_nothing(scale):
-    assert Ball(3).drawing(scale) == 0.0
 
 
 @pytest.mark.parametrize(("parameters", "grid"), [(9, 2.0**-20), (1, 1.0), (10**7, 0.3)])

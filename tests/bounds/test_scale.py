@@ -76,7 +76,8 @@ def test_a_level_is_the_next_power_of_two_and_never_below() -> None:
         assert level_above(math.nextafter(level, 0.0)) == level
         assert not is_level(math.nextafter(level, math.inf))
     assert level_above(0.0) == level_above(1e-300) == LOWEST_LEVEL
-    assert level_above(math.inf) == math.inf
+    assert level_above(2.0**1000) == 2.0**1000
+    assert level_above(math.nextafter(2.0**1000, math.inf)) == level_above(math.inf) == math.inf
     assert not is_level(math.inf)
     assert not is_level(0.0)
     assert not is_level(LOWEST_LEVEL / 2)
@@ -106,11 +107,6 @@ def test_a_scale_at_its_limits_and_just_beyond() -> None:
     for rows in (0, 2**53 + 1, True):
         with pytest.raises(OptionError, match="at least one row"):
             Scale(REHEARSAL, rows=rows)
-
-
-def test_the_highest_level_there_is() -> None:
-    assert level_above(2.0**1000) == 2.0**1000
-    assert level_above(math.nextafter(2.0**1000, math.inf)) == math.inf
 
 
 def test_the_last_level_covers_the_longest_weights_and_no_more() -> None:

@@ -1,0 +1,290 @@
+"""Arrays of two engines: numpy, and torch where torch is at hand. One code serves both, by the array API standard.
+
+A function takes arrays of either engine and gives back arrays of the same one, on the same device:
+
+    xp = namespace(rows.features)                     # the standard's functions, as `array_api_compat` has them
+    total = xp.zeros((k, d), dtype=xp.float64, device=rows.device)
+    add_product(total, residuals.T, features)         # total += residuals.T @ features, without a copy where torch can
+    size = norm(total)                                # a Python float
+
+What both engines spell alike is written plainly: `+ - * / @`, `a += b` (on arrays of one's own), `.T`, `.mT`,
+`.shape`, `.ndim`, `.dtype`, `.device`, `len(a)`, `abs(a)`, `a.reshape(..)`, `a.sum(axis=..)`, `a.any()`, `a.all()`,
+`a.max()` of all, `a.tolist()`, indexing by slices, integers and masks. `xp.stack`, `xp.concat`, `xp.where`, `xp.exp`,
+`xp.square`, `xp.sqrt`, `xp.log`, `xp.maximum`, `xp.clip(a, min, max)`, `xp.max(a, axis=..)`, `xp.argmax(a, axis=..)`,
+`xp.nonzero` (a tuple), `xp.bincount(a, minlength=..)`, `xp.einsum`, `xp.kron`, `xp.outer`, `xp.arange`, `xp.eye`,
+`xp.isfinite`, `xp.linalg.eigh`, `xp.linalg.matrix_norm(a, ord=2)`, `xp.take_along_axis` are the same in both. What is
+not is a function here:
+
+    torch alone                           here
+    t.double(), t.to(dtype)               double(t), cast(t, dtype): themselves where nothing is to be done
+    t.to(device), t.to(other)             put(t, other): by other's engine, on its device; numpy arrays and lists too
+    t.cpu().numpy()                       to_numpy(t)
+    str(dtype), dtype == torch.float64    dtype_name(dtype), is_double(dtype)
+    device.type == "cpu"                  on_cpu(device)
+    t.clone(), t.contiguous()             copy(t), contiguous(t)
+    t.numel()                             size(t)
+    float(t.norm())                       norm(t)
+    t.diagonal().add_(c)                  add_to_diagonal(t, c)
+    total.addmm_(a, b)                    add_product(total, a, b)
+    torch.randn(.., generator=g)          put(g.standard_normal(shape), like), g a numpy Generator: alike in both
+    torch.equal(a, b)                     equal(a, b)
+    torch.softmax, sigmoid, logsigmoid    softmax(z), sigmoid(z), log_sigmoid(z), log_sum_exp(z): over the last axis
+    torch.linalg.cholesky_ex              cholesky(a), None where it is not positive definite (or not finite)
+    torch.cholesky_solve, _inverse        cholesky_solve(factor, b), cholesky_inverse(factor)
+    torch.linalg.solve_triangular         solve_triangular(factor, b, upper=..)
+
+Two differences remain. A number out of a reduction is a numpy float64, which turns an array of float32 that it is
+multiplied by into float64, where a tensor of no dimension does not: make it a `float` first. And torch's `max(axis=)`
+gives two results: use `xp.max`. Nothing here imports torch but `load_torch(purpose)`, for what numpy cannot do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from typing import Any, TypeAlias
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from expunge.errors import OptionError
+
+Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor: a union of both would forbid what only one of them types
+Dtype: TypeAlias = Any  # numpy's or torch's
+Device: TypeAlias = Any  # "cpu", or a torch.device
+
+# Which engine, which type, which device -------------------------------------------------------------------------------
+
+
+def is_tensor(value: object) -> bool:
+    """Whether this is torch's; imports nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def load_torch(purpose: str) -> Any:
+    """The module, for what only torch does: GPUs, groups of processes, networks; or how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise OptionError(
+            f"{purpose}, and torch is not installed",
+            "GPUs, groups of processes and networks are computed by torch",
+            'Type: pip install "expunge[torch]". Without a GPU, type before it: pip install torch --index-url '
+            "https://download.pytorch.org/whl/cpu, which is much smaller.",
+        ) from error
+    return torch
+
+
+def namespace(*arrays: Array) -> Any:
+    """The functions for these arrays, which are all of one engine.
+
+    >>> namespace(np.zeros(2)).float64
+    <class 'numpy.float64'>
+    """
+    return array_api_compat.array_namespace(*arrays)
+
+
+def dtype_name(dtype: Dtype) -> str:
+    """The name that both engines have for a type.
+
+    >>> dtype_name(np.float32), dtype_name(np.dtype("int64"))
+    ('float32', 'int64')
+    """
+    text = str(dtype)
+    return text.removeprefix("torch.") if text.startswith("torch.") else np.dtype(dtype).name
+
+
+def is_double(dtype: Dtype) -> bool:
+    """Whether it is float64."""
+    return dtype_name(dtype) == "float64"
+
+
+def namespace_of(dtype: Dtype) -> Any:
+    """The functions of the engine whose type this is."""
+    if str(dtype).startswith("torch."):
+        return importlib.import_module("array_api_compat.torch")
+    return importlib.import_module("array_api_compat.numpy")
+
+
+def on_cpu(device: Device) -> bool:
+    """Whether it is the processor's own memory."""
+    return getattr(device, "type", device) == "cpu"
+
+
+# From one type, device or engine to another ---------------------------------------------------------------------------
+
+
+def cast(array: Array, dtype: Dtype) -> Array:
+    """The array in this type (of its own engine, or by name); itself where it has it."""
+    name = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    if dtype_name(array.dtype) == name:
+        return array
+    return array.to(getattr(sys.modules["torch"], name)) if is_tensor(array) else array.astype(name)
+
+
+def double(array: Array) -> Array:
+    """The array in float64; itself where it is."""
+    return cast(array, "float64")
+
+
+def put(values: Any, like: Array, dtype: Dtype = None) -> Array:
+    """Values of either engine, or a list, as an array of `like`'s engine on its device; their own type without one.
+
+    Shares memory where it can.
+    """
+    if not is_tensor(like):
+        array = to_numpy(values)
+    elif is_tensor(values):
+        array = values.to(like.device)
+    else:
+        array = sys.modules["torch"].as_tensor(np.asarray(values), device=like.device)
+    return array if dtype is None else cast(array, dtype)
+
+
+def to_numpy(values: Any) -> NDArray[Any]:
+    """A numpy array of these values, which shares their memory where it can."""
+    if is_tensor(values):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def copy(array: Array) -> Array:
+    """A copy that may be written to."""
+    return array.clone() if is_tensor(array) else array.copy()
+
+
+def contiguous(array: Array) -> Array:
+    """The array in one piece, row by row; itself where it is."""
+    return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
+
+
+# What the engines spell differently -----------------------------------------------------------------------------------
+
+
+def size(array: Array) -> int:
+    """How many entries it has."""
+    return math.prod(array.shape)
+
+
+def equal(first: Array, second: Array) -> bool:
+    """Whether shapes and all entries are the same."""
+    return first.shape == second.shape and bool((first == second).all())
+
+
+def norm(array: Array) -> float:
+    """The root of the sum of squares of all entries."""
+    return float(array.norm() if is_tensor(array) else np.linalg.norm(array.reshape(-1)))
+
+
+def add_product(total: Array, left: Array, right: Array) -> Array:
+    """`total += left @ right`, in place, and the total."""
+    if is_tensor(total):
+        return total.addmm_(left, right)
+    total += left @ right
+    return total
+
+
+def add_to_diagonal(matrix: Array, value: Any) -> Array:
+    """`value`, a number or one for each place, added to the diagonal of a matrix, or of each in a stack; in place."""
+    if is_tensor(matrix):
+        matrix.diagonal(dim1=-2, dim2=-1).add_(value)
+    else:
+        np.einsum("...ii->...i", matrix)[...] += value
+    return matrix
+
+
+def upper_triangle(order: int, like: Array) -> tuple[Array, Array]:
+    """Rows and columns of the entries on and above the diagonal, row by row."""
+    first, second = np.triu_indices(order)
+    return put(first, like), put(second, like)
+
+
+# The links of the losses, over the last axis: fastest where the array is the transpose of one with classes first -----
+
+
+def softmax(outputs: Array) -> Array:
+    """`exp(z) / sum exp(z)` over the last axis."""
+    if is_tensor(outputs):
+        return outputs.softmax(-1)
+    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    powers /= powers.sum(axis=-1, keepdims=True)
+    return powers
+
+
+def log_sum_exp(outputs: Array) -> Array:
+    """`log sum exp(z)` over the last axis."""
+    if is_tensor(outputs):
+        return outputs.logsumexp(-1)
+    largest = outputs.max(axis=-1, keepdims=True)
+    return np.log(np.exp(outputs - largest).sum(axis=-1)) + largest[..., 0]
+
+
+def sigmoid(outputs: Array) -> Array:
+    """`1 / (1 + exp(-z))`."""
+    if is_tensor(outputs):
+        return outputs.sigmoid()
+    with np.errstate(over="ignore"):  # to infinity, whose inverse is the 0 that is wanted
+        powers = np.exp(-outputs)
+    powers += 1.0
+    return np.reciprocal(powers, out=powers)
+
+
+def log_sigmoid(outputs: Array) -> Array:
+    """`-log(1 + exp(-z))`, without overflow."""
+    if is_tensor(outputs):
+        return sys.modules["torch"].nn.functional.logsigmoid(outputs)
+    return np.minimum(outputs, 0.0) - np.log1p(np.exp(-np.abs(outputs)))
+
+
+# Symmetric matrices ---------------------------------------------------------------------------------------------------
+
+
+def cholesky(matrix: Array) -> Array | None:
+    """The lower factor L of `L L'`; None where the matrix is not positive definite, or has an entry that is no number.
+
+    >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist(), cholesky(np.array([[1.0, 2.0], [2.0, 1.0]]))
+    ([[2.0, 0.0], [1.0, 2.0]], None)
+    """
+    if is_tensor(matrix):
+        factor, failed = sys.modules["torch"].linalg.cholesky_ex(matrix)
+        return None if bool(failed) else factor
+    from scipy.linalg import get_lapack_funcs
+
+    # the other triangle of a symmetric matrix, read column by column, is this one: nothing is transposed
+    (potrf,) = get_lapack_funcs(("potrf",), (matrix,))
+    factor, failed = potrf(matrix.T, lower=True, clean=True)
+    # its diagonal is looked at too: some builds of LAPACK go on where an entry is not a number
+    return None if failed or not np.isfinite(factor.diagonal()).all() else factor
+
+
+def cholesky_solve(factor: Array, right: Array) -> Array:
+    """`(L L')^-1 right`, a column at a time."""
+    if is_tensor(factor):
+        return sys.modules["torch"].cholesky_solve(right, factor)
+    from scipy.linalg import cho_solve
+
+    return cho_solve((factor, True), right, check_finite=False)
+
+
+def cholesky_inverse(factor: Array) -> Array:
+    """`(L L')^-1`, symmetric to the last bit."""
+    if is_tensor(factor):
+        return sys.modules["torch"].cholesky_inverse(factor)
+    from scipy.linalg import get_lapack_funcs
+
+    (potri,) = get_lapack_funcs(("potri",), (factor,))
+    lower, failed = potri(factor, lower=True)
+    assert not failed
+    return np.tril(lower) + np.tril(lower, -1).T
+
+
+def solve_triangular(factor: Array, right: Array, *, upper: bool = False) -> Array:
+    """`factor^-1 right` for a triangular factor, a column at a time."""
+    if is_tensor(factor):
+        return sys.modules["torch"].linalg.solve_triangular(factor, right, upper=upper)
+    from scipy import linalg
+
+    return linalg.solve_triangular(factor, right, lower=not upper, check_finite=False)

@@ -70,7 +70,7 @@ MISTAKES = {
     "a folder for a file": (f"{TRAIN} locked --label pays {OUT}", "is a folder", "Name the file inside it"),
     "a spreadsheet": (f"{TRAIN} sheet.xlsx --label pays {OUT}", "unknown file type '.xlsx'", "as .csv or .parquet"),
     "an empty file": (f"{TRAIN} empty.csv --label pays {OUT}", "is empty", "Write it again"),
-    "no gzip": (f"{TRAIN} damaged.csv.gz --label pays {OUT}", "not a whole .gz file", "Compress or copy it again"),
+    "no gzip": (f"{TRAIN} damaged.csv.gz --label pays {OUT}", "not a whole .gz file", "Write or copy it again"),
     "no header": (f"{TRAIN} bare.csv --label pays {OUT}", "no column 'pays'", "--no-header"),
     "rows of two lengths": (f"{TRAIN} short.csv --label pays {OUT}", "is not a table", "in UTF-8"),
     "another encoding": (f"{TRAIN} latin.csv --label pays {OUT}", "is not a table", "in UTF-8"),

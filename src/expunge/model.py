@@ -113,7 +113,7 @@ class LinearModel:
         require_width(rows.shape[1], self.n_features, "the rows to predict")
         if self.record is not None:
             rows = rows * (self.record.max_norm / rows.norm(dim=1, keepdim=True).clamp(min=self.record.max_norm))
-        outputs = rows @ self.weight.double().T
+        outputs: Tensor = rows @ self.weight.double().T
         return outputs if self.bias is None else outputs + self.bias.double()
 
     def save(self, path: str | Path) -> None:

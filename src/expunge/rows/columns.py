@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.record import TrainingRecord, names_problem
@@ -21,6 +19,7 @@ from expunge.rows.files import EncodedRows, encoder_of
 from expunge.rows.preparation import INDEX, Preparation
 from expunge.rows.streams import Chunk, IteratorStream, MappedStream, Stream
 from expunge.rows.tables import frame_names, frame_table, frame_values, is_frame
+from expunge.runtime.arrays import is_tensor, put, to_numpy
 
 SHOWN = 8
 
@@ -89,8 +88,9 @@ def order_columns(rows: Any, wanted: tuple[str, ...] | None, width: int, name: s
     if isinstance(rows, Stream):
         return MappedStream(rows, lambda values, labels: (values[:, order], labels), wanted)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
-    table = as_table(values, name)[:, torch.from_numpy(order)]
-    ordered = table if isinstance(values, Tensor) else table.numpy()
+    table = as_table(values, name)
+    ordered = table[:, put(order, table)]
+    ordered = ordered if is_tensor(values) else to_numpy(ordered)
     if not isinstance(rows, tuple):
         return ordered
     return EncodedRows(ordered, labels, encoder_of(rows), wanted, getattr(rows, "encoder_trained", None))
@@ -126,7 +126,7 @@ def prepare_frames(rows: Any, record: TrainingRecord, name: str) -> Any:
     features = preparation.features(table)
     if labels is None:
         labels = preparation.labels(table) if preparation.label in table.names else None
-    elif not isinstance(labels, Tensor):
+    elif not is_tensor(labels):
         labels = as_labels(labels, len(features), name)
     return EncodedRows(features, labels, None, preparation.feature_names)
 
@@ -144,7 +144,7 @@ def to_arrays(rows: EncodedRows, name: str) -> EncodedRows:
     features, labels = rows
     if is_frame(features):
         features = frame_values(features, name)
-    if labels is not None and not isinstance(labels, Tensor) and np.asarray(labels).dtype.kind == "O":
+    if labels is not None and not is_tensor(labels) and np.asarray(labels).dtype.kind == "O":
         labels = as_labels(labels, len(labels), name)
     return rows.with_arrays(features, labels)
 

@@ -1,61 +1,89 @@
-"""What a row is to an objective: finite numbers, no longer than the norm bound, with a bias and a class index."""
+"""What a row is to an objective: finite numbers, no longer than the norm bound, with a bias and a class index.
+
+Readers make numpy arrays; `to_engine` is the one place where these become what is computed with.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import scaling_of
 from expunge.record import Label
 from expunge.rows.tables import frame_values, is_frame
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    Dtype,
+    cast,
+    contiguous,
+    double,
+    is_double,
+    is_tensor,
+    load_torch,
+    namespace,
+    namespace_of,
+    put,
+    to_numpy,
+)
 from expunge.runtime.memory import require_room
 from expunge.runtime.values import SMALLEST
 
+TENSORS = True  # rows are computed with as tensors; by numpy where this is False
 BLOCK = 8192
-IN_CACHE = 1 << 20  # numbers that are doubled at a time, into the same place: a processor's cache has them still
+IN_CACHE = 1 << 20  # numbers that are doubled at a time: a processor's cache has them still
 SQUARED = (1e-140, 1e140)  # a norm between these had squares float64 can hold
 QUICK = 1e30  # rows shorter than this have entries float32 can hold
 LABELS = "labels are whole numbers or strings"
 
 
-def as_features(values: Any, name: str) -> Tensor:
-    """A rows x d tensor of finite real numbers; shares memory with the caller's array where it can."""
-    tensor = as_table(values, name)
-    require_finite(tensor, name)
-    return tensor
+def to_engine(array: Array, dtype: Dtype = None) -> Array:
+    """The array in the engine that computes, or the one of `dtype`; shares its memory where it can."""
+    tensor = TENSORS or is_tensor(array) if dtype is None else str(dtype).startswith("torch.")
+    if is_tensor(array) == tensor:
+        return array
+    return load_torch("rows as tensors").from_numpy(array) if tensor else to_numpy(array)
 
 
-def as_table(values: Any, name: str) -> Tensor:
-    """A rows x d tensor of real numbers, finite or not."""
-    tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_as_array(values, name))
-    if tensor.is_complex():
+def as_features(values: Any, name: str) -> Array:
+    """A rows x d array of finite real numbers; shares memory with the caller's array where it can."""
+    table = as_table(values, name)
+    require_finite(table, name)
+    return table
+
+
+def as_table(values: Any, name: str) -> Array:
+    """A rows x d array of real numbers, finite or not."""
+    array = values.detach() if is_tensor(values) else _as_array(values, name)
+    if "bfloat16" in str(array.dtype):
+        array = cast(array, "float32")  # which holds the same; numpy has no such type
+    if "complex" in str(array.dtype):
         raise DataError(
-            f"{name}: features of dtype {tensor.dtype}", "real numbers are needed", "Convert them to float64."
+            f"{name}: features of dtype {array.dtype}", "real numbers are needed", "Convert them to float64."
         )
-    if tensor.ndim != 2:
+    if array.ndim != 2:
         raise DataError(
-            f"{name}: features of shape {tuple(tensor.shape)}",
+            f"{name}: features of shape {tuple(array.shape)}",
             "a table of rows x features is needed",
             "Reshape to two dimensions, one row per example.",
         )
-    if 0 in tensor.shape:
-        what = "rows" if tensor.shape[0] == 0 else "feature columns"
+    if 0 in array.shape:
+        what = "rows" if array.shape[0] == 0 else "feature columns"
         raise DataError(f"{name}: no {what}", "at least one is needed", "Check how the file was written.")
-    return tensor.contiguous()  # the same values column by column would be added up in another order
+    return to_engine(contiguous(array))  # the same values column by column would be added up in another order
 
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
-    """Numbers as torch can share them; a sparse matrix is written out, if there is room for it."""
+    """Numbers that both engines can share; a sparse matrix is written out, if there is room for it."""
     if hasattr(values, "tocsr"):
-        require_room(8 * int(np.prod(values.shape)), Path(name), "a sparse matrix, written out,")
+        require_room(8 * math.prod(values.shape), Path(name), "a sparse matrix, written out,")
         values = values.toarray()
     try:
         array = frame_values(values, name) if is_frame(values) else np.asarray(values)
@@ -75,14 +103,15 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def require_finite(tensor: Tensor, name: str, before: int = 0) -> None:
+def require_finite(table: Array, name: str, before: int = 0) -> None:
     """Refuse features that are not finite; `before` counts the rows that came before these."""
-    for start in range(0, tensor.shape[0], BLOCK):
-        rows = tensor[start : start + BLOCK]
-        if not bool(torch.isfinite(torch.stack(rows.aminmax())).all()):  # both are nan where one entry is
-            row, column = (int(value) for value in (~torch.isfinite(rows)).nonzero()[0])
+    for start in range(0, table.shape[0], BLOCK):
+        rows = table[start : start + BLOCK]
+        ends = rows.aminmax() if is_tensor(rows) else (rows.min(), rows.max())  # both are nan where one entry is
+        if not all(math.isfinite(float(end)) for end in ends):
+            row, column = np.argwhere(~np.isfinite(to_numpy(double(rows))))[0].tolist()
             raise DataError(
-                f"{name}: row {before + start + row}, column {column} is {float(tensor[start + row, column])}",
+                f"{name}: row {before + start + row}, column {column} is {float(rows[row, column])}",
                 "every feature must be finite",
                 "Remove or repair such rows, as was done for training.",
             )
@@ -90,7 +119,7 @@ def require_finite(tensor: Tensor, name: str, before: int = 0) -> None:
 
 def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
     """One label a row: integers, integral floats, or strings."""
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = to_numpy(values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -99,12 +128,7 @@ def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
             "one label a row is needed",
             "Turn one-hot labels into class numbers with argmax.",
         )
-    if len(array) != n_rows:
-        raise DataError(
-            f"{name}: {len(array):,} labels for {n_rows:,} rows",
-            "one label a row is needed",
-            "Check that X and y belong together.",
-        )
+    require_label_each(len(array), n_rows, name)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
         array = array.astype(str)  # text of a data frame
     if array.dtype.kind == "U":
@@ -124,14 +148,24 @@ def as_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
     return array.astype(np.int64)
 
 
-def encode(labels: NDArray[Any], classes: Sequence[Label], name: str) -> Tensor:
+def require_label_each(n_labels: int, n_rows: int, name: str) -> None:
+    """Refuse labels that are not as many as the rows."""
+    if n_labels != n_rows:
+        raise DataError(
+            f"{name}: {n_labels:,} labels for {n_rows:,} rows",
+            "one label a row is needed",
+            "Check that X and y belong together.",
+        )
+
+
+def encode(labels: NDArray[Any], classes: Sequence[Label], name: str) -> Array:
     """Class indices of the labels."""
     table = {value: index for index, value in enumerate(classes)}
     unique, inverse = np.unique(labels, return_inverse=True)
-    unknown = [value.item() for value in unique if value.item() not in table]
+    unknown = [value for value in unique.tolist() if value not in table]
     if unknown:
-        shown = ", ".join(repr(value) for value in unknown[:5])
-        known = ", ".join(repr(value) for value in list(classes)[:12]) + (" ..." if len(classes) > 12 else "")
+        shown = ", ".join(map(repr, unknown[:5]))
+        known = ", ".join(map(repr, list(classes)[:12])) + (" ..." if len(classes) > 12 else "")
         one = "label {} is not a class" if len(unknown) == 1 else "labels {} are not classes"
         folded = {value.strip().casefold() for value in classes if isinstance(value, str)}
         alike = all(isinstance(value, str) and value.strip().casefold() in folded for value in unknown)
@@ -141,31 +175,32 @@ def encode(labels: NDArray[Any], classes: Sequence[Label], name: str) -> Tensor:
             ("They differ in capitals or blanks only, and have to be written alike. " if alike else "")
             + "Map the labels the way they were mapped for training, or leave those rows out.",
         )
-    mapping = np.array([table[value.item()] for value in unique], dtype=np.int64)
-    return torch.from_numpy(mapping[inverse.reshape(-1)])
+    mapping = np.array([table[value] for value in unique.tolist()], dtype=np.int64)
+    return to_engine(mapping[inverse.reshape(-1)])
 
 
 def bound_rows(
-    features: Tensor,
-    labels: Tensor,
+    features: Array,
+    labels: Array,
     *,
     max_norm: float,
     bias: bool,
-    dtype: torch.dtype,
-    device: torch.device,
+    dtype: Dtype,
+    device: Device,
     width: int | None = None,
     name: str,
 ) -> Rows:
     """Rows with `||x|| <= max_norm`, a column of ones appended where there is a bias; `n_scaled` of them were longer.
 
-    The caller's array is not touched.
+    They are arrays of the engine that has `dtype`. The caller's array is not touched.
     """
     require_width(features.shape[1], width, name)
+    features = to_engine(features, dtype)
     norms = row_norms(features)
     require_range(norms, bias=bias, name=name)
     bounded = bound_features(features, norms, max_norm=max_norm, bias=bias, dtype=dtype, device=device)
     scaling = scaling_of(norms, max_norm)
-    return Rows(bounded, labels.to(device), n_scaled=scaling.n_scaled, scaling=scaling)
+    return Rows(bounded, put(labels, bounded), n_scaled=scaling.n_scaled, scaling=scaling)
 
 
 def require_width(features: int, width: int | None, name: str) -> None:
@@ -178,13 +213,13 @@ def require_width(features: int, width: int | None, name: str) -> None:
         )
 
 
-def require_range(norms: Tensor, *, bias: bool, name: str, before: int = 0) -> None:
+def require_range(norms: Array, *, bias: bool, name: str, before: int = 0) -> None:
     """Refuse rows so short that products of several of their entries vanish in float64, and what is proven with them.
 
     A row of zeros is none, and one with a bias has a 1 in it. Long rows are scaled down to a bound that is checked.
     """
-    short = ((norms > 0.0) & (norms < SMALLEST)).nonzero().reshape(-1)
-    if len(short) and not bias:
+    short = [] if bias else namespace(norms).nonzero((norms > 0.0) & (norms < SMALLEST))[0]
+    if len(short):
         row = int(short[0])
         raise DataError(
             f"{name}: row {before + row} has length {float(norms[row]):.3g}",
@@ -194,74 +229,80 @@ def require_range(norms: Tensor, *, bias: bool, name: str, before: int = 0) -> N
         )
 
 
-def row_norms(features: Tensor) -> Tensor:
+def row_norms(features: Array) -> Array:
     """Row norms in float64, without overflow: where squares might, entries are scaled by the largest first."""
-    count, wide = features.shape
+    xp, (count, wide) = namespace(features), features.shape
     size = max(1, IN_CACHE // wide)
-    norms = torch.empty(count, dtype=torch.float64, device=features.device)
-    place = norms.new_empty((0 if features.dtype == norms.dtype else min(size, count), wide))
-    for start in range(0, count, size):
-        rows = features[start : start + size]
-        doubled = place[: len(rows)].copy_(rows) if len(place) else rows
-        torch.linalg.vector_norm(doubled, dim=1, out=norms[start : start + size])
-    for odd in (~((norms > SQUARED[0]) & (norms < SQUARED[1]))).nonzero().reshape(-1).split(BLOCK):  # type: ignore[no-untyped-call]
-        entries = features[odd].double()
-        largest = entries.abs().amax(dim=1).clamp(min=1e-300)
-        norms[odd] = (entries / largest[:, None]).norm(dim=1) * largest
+    norms = xp.empty(count, dtype=xp.float64, device=features.device)
+    with np.errstate(over="ignore"):
+        for start in range(0, count, size):
+            norms[start : start + size] = xp.linalg.vector_norm(double(features[start : start + size]), axis=1)
+    odd = xp.nonzero(~((norms > SQUARED[0]) & (norms < SQUARED[1])))[0]
+    for start in range(0, len(odd), BLOCK):
+        places = odd[start : start + BLOCK]
+        entries = double(features[places])
+        largest = xp.clip(xp.max(xp.abs(entries), axis=1), 1e-300)
+        norms[places] = xp.linalg.vector_norm(entries / largest[:, None], axis=1) * largest
     return norms
 
 
-def norm_limit(max_norm: float, dtype: torch.dtype) -> float:
+def norm_limit(max_norm: float, dtype: Dtype) -> float:
     """Rows longer than this are scaled: a row cast or scaled to dtype must not end up a hair too long."""
-    return max_norm if dtype == torch.float64 else max_norm * (1.0 - 4 * torch.finfo(dtype).eps)
+    return max_norm if is_double(dtype) else max_norm * _margin(dtype)
+
+
+def _margin(dtype: Dtype) -> float:
+    return 1.0 - 4 * float(namespace_of(dtype).finfo(dtype).eps)
 
 
 def bound_features(
-    features: Tensor,
-    norms: Tensor | None,
+    features: Array,
+    norms: Array | None,
     *,
     max_norm: float,
     bias: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-    out: Tensor | None = None,
+    dtype: Dtype,
+    device: Device,
+    out: Array | None = None,
     owned: bool = False,
-) -> Tensor:
+) -> Array:
     """The features in dtype and on device, long rows scaled, bias column appended; themselves if nothing is to be done.
 
     `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than
     `features`. Features that are `owned` may be written on.
     """
-    margin = 1.0 - 4 * torch.finfo(dtype).eps
-    no_rows = torch.empty(0, dtype=torch.int64)
-    long = no_rows if norms is None else (norms > norm_limit(max_norm, dtype)).nonzero().reshape(-1)
-    wide = features.shape[1]
+    xp, margin = namespace_of(dtype), _margin(dtype)
+    long = [] if norms is None else xp.nonzero(norms > norm_limit(max_norm, dtype))[0]
     fitting = not bias and features.dtype == dtype and features.device == device
     if fitting and not len(long):
         return features
-    shape = (features.shape[0], wide + int(bias))
+    count, wide = features.shape
     if fitting and owned:
         bounded = features
     else:
-        bounded = torch.empty(shape, dtype=dtype, device=device) if out is None else out[: shape[0]]
-        bounded[:, :wide].copy_(features)
+        shape = (count, wide + int(bias))
+        bounded = xp.empty(shape, dtype=dtype, device=device) if out is None else out[:count]
+        bounded[:, :wide] = features
     if bias:
         bounded[:, wide] = 1.0
-    if norms is not None and len(long) and dtype == torch.float32:
+    if norms is None or not len(long):
+        return bounded
+    values = bounded[:, :wide]
+    if not is_double(dtype):
         # within the margin of float32 one factor a row will do, unless the cast itself overflowed
         quick = long[norms[long] < QUICK]
-        factors = (max_norm * margin / norms[quick]).to(dtype).to(device)[:, None]
-        places = quick.to(device)
-        if len(quick) == shape[0]:
-            bounded[:, :wide].mul_(factors)
+        factors = put(max_norm * margin / norms[quick], bounded, dtype)[:, None]
+        if len(quick) == count:
+            values *= factors
         else:
-            bounded[places, :wide] = bounded[places, :wide] * factors
+            values[put(quick, bounded)] *= factors
         long = long[norms[long] >= QUICK]
-    for places in long.split(BLOCK):  # type: ignore[no-untyped-call]
-        rows = features[places].double()
-        rows = rows / rows.abs().amax(dim=1, keepdim=True)  # the norm of a row near float64's limit would overflow
-        shrunk = rows / rows.norm(dim=1, keepdim=True) * max_norm
-        bounded[places.to(device), :wide] = (shrunk * margin).to(dtype).to(device)
+    for start in range(0, len(long), BLOCK):
+        places = long[start : start + BLOCK]
+        rows = double(features[places])
+        rows = rows / xp.max(xp.abs(rows), axis=1, keepdims=True)  # a norm near float64's limit would overflow
+        shrunk = rows / xp.linalg.vector_norm(rows, axis=1, keepdims=True) * max_norm
+        values[put(places, bounded)] = put(cast(shrunk * margin, dtype), bounded)
     return bounded
 
 
@@ -274,22 +315,20 @@ def weight_classes(
     where they are not given: weighted means are then means over classes in the source's proportions. Where source and
     surrogate differ in those alone, this removes the difference. Rows of classes the source had none of are left out.
     """
+    present = np.zeros(len(counts)) if surrogate_counts is None else np.asarray(surrogate_counts, float)
     if surrogate_counts is None:
-        counted = torch.zeros(len(counts), dtype=torch.float64)
         for block in rows.blocks():
-            counted += torch.bincount(block.labels, minlength=len(counts)).cpu()
-        present = rows.total(counted)
-    else:
-        present = torch.tensor(surrogate_counts, dtype=torch.float64)
-    wanted = torch.tensor(counts, dtype=torch.float64)
-    absent = [classes[index] for index in torch.nonzero((wanted > 0) & (present == 0)).reshape(-1).tolist()]
+            present += np.bincount(to_numpy(block.labels), minlength=len(counts))
+        present = to_numpy(rows.total(to_engine(present, rows.dtype)))
+    wanted = np.asarray(counts, float)
+    absent = [classes[index] for index in np.flatnonzero((wanted > 0) & (present == 0)).tolist()]
     if absent:
         raise DataError(
-            "the surrogate has no rows of class " + ", ".join(repr(value) for value in absent),
+            "the surrogate has no rows of class " + ", ".join(map(repr, absent)),
             "every class of the source must occur in it for its proportions to be matched",
             "Add rows of these classes; without --match-classes (match_classes) the distance must cover what is "
             "missing.",
         )
-    present = torch.where(wanted > 0, present, torch.zeros_like(present))
-    share = (wanted / wanted.sum()) / (present / present.sum()).clamp(min=1.0 / float(present.sum()))
-    return rows.of_classes(share, present)
+    present = np.where(wanted > 0, present, 0.0)
+    share = (wanted / wanted.sum()) / np.maximum(present / present.sum(), 1.0 / present.sum())
+    return rows.of_classes(to_engine(share, rows.dtype), to_engine(present, rows.dtype))

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from expunge.errors import OptionError
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.streams import Share, Stream
+from expunge.runtime.arrays import double, to_numpy
 
 KEY_BYTES = 32
 HASH_BYTES = 16
@@ -88,7 +89,7 @@ def hash_rows(key: bytes, features: Any, labels: Any, name: str = "the rows") ->
     size = max(16, min(BLOCK, NUMBERS // threads // max(1, width)))
 
     def hash_block(start: int) -> list[bytes]:
-        values = table[start : start + size].cpu().double().numpy() + 0.0  # so that -0 is 0
+        values = to_numpy(double(table[start : start + size])) + 0.0  # so that -0 is 0
         digests = []
         for level, rows in enumerate((values, _to_float32(values), _to_six_decimals(values))):
             content = rows.astype("<f8", copy=False).tobytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from expunge.errors import DataError, FileError
 from expunge.heads import Block, RowSet
@@ -37,6 +37,7 @@ from expunge.rows.features import (
     require_range,
     require_width,
     row_norms,
+    to_engine,
 )
 from expunge.rows.tables import (
     Table,
@@ -48,6 +49,7 @@ from expunge.rows.tables import (
     require_types,
     text_columns,
 )
+from expunge.runtime.arrays import Array, Device, Dtype, cast, namespace_of, on_cpu, put, size, to_numpy
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory, require_room
 
@@ -349,8 +351,10 @@ def stream(
 
 def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """The chunks, the next one being read by another thread while one is used."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads - 1))  # a core for the reader: threads that wait for work would starve it
+    torch = sys.modules.get("torch")
+    threads = 0 if torch is None else torch.get_num_threads()
+    if torch is not None:  # a core for the reader: threads that wait for work would starve it
+        torch.set_num_threads(max(1, threads - 1))
     try:
         with ThreadPoolExecutor(1) as reader:
             following = reader.submit(next, chunks, None)
@@ -358,7 +362,8 @@ def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
                 following = reader.submit(next, chunks, None)
                 yield chunk
     finally:
-        torch.set_num_threads(threads)
+        if torch is not None:
+            torch.set_num_threads(threads)
 
 
 # Made ready for an objective -----------------------------------------------------------------------------------------
@@ -366,19 +371,24 @@ def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class Form:
-    """What rows are made into: see `bound_rows`."""
+    """What rows are made into, by the engine that has `dtype`: see `bound_rows`."""
 
     classes: Sequence[Label]
     max_norm: float
     bias: bool
-    dtype: torch.dtype
-    device: torch.device
+    dtype: Dtype
+    device: Device
     width: int
     name: str
 
     @property
     def row_bytes(self) -> int:
-        return (self.width + int(self.bias)) * self.dtype.itemsize
+        return (self.width + int(self.bias)) * int(self.dtype.itemsize)
+
+    def empty(self, shape: tuple[int, ...], dtype: Dtype = None) -> Array:
+        """An array of this engine, on this device."""
+        xp = namespace_of(self.dtype)
+        return xp.empty(shape, dtype=self.dtype if dtype is None else getattr(xp, dtype), device=self.device)
 
 
 class _Memo:
@@ -388,22 +398,22 @@ class _Memo:
     gets back.
     """
 
-    def __init__(self, width: int, dtype: torch.dtype, device: torch.device, known: int | None, allowed: float) -> None:
-        self.width, self.allowed = width, allowed
-        self.row_bytes = max(1, width) * dtype.itemsize
-        self.values: Tensor | None = torch.empty(0, dtype=dtype, device=device)
+    def __init__(self, empty: Callable[[int], Array], known: int | None, allowed: float) -> None:
+        self.empty, self.allowed = empty, allowed
+        one = empty(1)
+        self.row_bytes = size(one) * int(one.dtype.itemsize)
+        self.values: Array | None = empty(0)
         self._reserve(FIRST_ROWS if known is None else known)
 
     def _reserve(self, rows: int) -> None:
         if self.values is not None and rows * self.row_bytes <= self.allowed:
-            shape = (rows, self.width) if self.width else (rows,)
-            grown = self.values.new_empty(shape)
-            grown[: len(self.values)] = self.values.reshape(-1, *shape[1:])
+            grown = self.empty(rows)
+            grown[: len(self.values)] = self.values
             self.values = grown
         else:
             self.values = None
 
-    def put(self, start: int, values: Tensor) -> None:
+    def put(self, start: int, values: Array) -> None:
         stop = start + len(values)
         if self.values is not None and stop > len(self.values):
             self._reserve(max(stop, 2 * len(self.values)))
@@ -419,8 +429,8 @@ class StreamedRows(RowSet):
     """Rows of a stream. The first pass checks them; that every later one gives the same rows is checked too."""
 
     n_features: int = 0
-    dtype: torch.dtype = torch.float64
-    device: torch.device = torch.device("cpu")
+    dtype: Dtype = None
+    device: Device = None
     has_weights: bool = False
     largest_weight: float = 1.0
     effective: float = 0.0
@@ -429,20 +439,25 @@ class StreamedRows(RowSet):
         self, stream: Stream, form: Form, memory: Memory, group: Group = ALONE, watch: Watch = lambda *_: None
     ) -> None:
         self.stream, self.form, self.group, self.watch = stream, form, group, watch
+        self.n_features, self.dtype, self.device = form.width + int(form.bias), form.dtype, form.device
         self._spare, self._on_device = memory.spare, memory.on_device
         self._share = Share(group.rank, group.size)
         stream.require_unchanged()
         self._stamp = stream.stamp()
         self._prints: list[int] | None = None
         self.scaling: Scaling | None = None
-        self._some_long = False
-        self._labels = _Memo(0, torch.int32, form.device, None, 0.0)
-        self._held = _Memo(0, form.dtype, form.device, None, 0.0)
-        self._shares: Tensor | None = None
+        self.n_scaled, self._lengths, self._some_long = 0, Lengths(form.max_norm), False
+        self._labels, self._held = self._memos(None, 0.0, 0.0)
+        self._shares: Array | None = None
         self._n_rows = self._mine = self._before = 0
-        self._counts = torch.zeros(len(form.classes), dtype=torch.int64)
-        self.n_features, self.dtype, self.device = form.width + int(form.bias), form.dtype, form.device
-        self.n_scaled, self._lengths = 0, Lengths(form.max_norm)
+        self._counts = np.zeros(len(form.classes), np.int64)
+
+    def _memos(self, known: int | None, for_labels: float, for_features: float) -> tuple[_Memo, _Memo]:
+        """What is kept of each row from the first pass on: its class, and all of it where there is room."""
+        return (
+            _Memo(lambda rows: self.form.empty((rows,), "int32"), known, for_labels),
+            _Memo(lambda rows: self.form.empty((rows, self.n_features)), known, for_features),
+        )
 
     # What it is
 
@@ -450,14 +465,15 @@ class StreamedRows(RowSet):
         self._require_first_pass()
         return self._n_rows
 
-    def of_classes(self, shares: Tensor, counts: Tensor) -> StreamedRows:
+    def of_classes(self, shares: Array, counts: Array) -> StreamedRows:
         rows = copy.copy(self)
-        rows._shares, rows.has_weights = shares.to(self.device), True
+        rows._shares, rows.has_weights = put(shares, self.form.empty((0,))), True
+        shares, counts = to_numpy(shares), to_numpy(counts)
         rows._n_rows = int(counts.sum())
-        rows._mine = int(self._counts[shares.cpu() > 0].sum())
+        rows._mine = int(self._counts[shares > 0].sum())
         rows._before = self.group.before(rows._mine)
         rows.largest_weight = float(shares[counts > 0].max())
-        rows.effective = rows._n_rows**2 / float((counts * shares.square()).sum())
+        rows.effective = rows._n_rows**2 / float((counts * shares**2).sum())
         return rows
 
     def affords(self, n_bytes: int) -> bool:
@@ -467,7 +483,7 @@ class StreamedRows(RowSet):
         return self._has_room(bytes_per_row * self.n_mine)
 
     def _has_room(self, n_bytes: int) -> bool:
-        if self.device.type != "cpu":
+        if not on_cpu(self.device):
             return n_bytes <= HELD_SHARE * device_room(self.device, self._on_device)
         return n_bytes <= self._spare - self._held.used - self._labels.used
 
@@ -481,13 +497,13 @@ class StreamedRows(RowSet):
         self._require_first_pass()
         return self._before
 
-    def total(self, part: Tensor) -> Tensor:
+    def total(self, part: Array) -> Array:
         return self.group.total(part)
 
     def largest(self, part: float) -> float:
         return self.group.largest(part)
 
-    def agreed(self, value: Tensor) -> Tensor:
+    def agreed(self, value: Array) -> Array:
         return self.group.agreed(value)
 
     @property
@@ -499,21 +515,23 @@ class StreamedRows(RowSet):
 
     def blocks(self) -> Iterable[Block]:
         features, labels = self._held.values, self._labels.values
-        held = features is not None and labels is not None and self._prints is not None
-        blocks = self._held_blocks(features, labels) if held else self._read_blocks()  # type: ignore[arg-type]
+        if features is None or labels is None or self._prints is None:
+            blocks = self._read_blocks()
+        else:
+            blocks = self._held_blocks(features, labels)
         return blocks if self._shares is None else self._weight(blocks, self._shares)
 
-    def _held_blocks(self, features: Tensor, labels: Tensor) -> Iterator[Block]:
-        size, count = self._block_rows, int(self._counts.sum())
-        for start in range(0, count, size):
-            rows = slice(start, min(start + size, count))
-            yield Block(features[rows], labels[rows].long(), None, start)
+    def _held_blocks(self, features: Array, labels: Array) -> Iterator[Block]:
+        step, count = self._block_rows, int(self._counts.sum())
+        for start in range(0, count, step):
+            rows = slice(start, min(start + step, count))
+            yield Block(features[rows], cast(labels[rows], "int64"), None, start)
 
     @property
     def _block_rows(self) -> int:
-        return block_rows(self.n_features, self.form.dtype.itemsize, self.device)
+        return block_rows(self.n_features, int(self.dtype.itemsize), self.device)
 
-    def _weight(self, blocks: Iterable[Block], shares: Tensor) -> Iterator[Block]:
+    def _weight(self, blocks: Iterable[Block], shares: Array) -> Iterator[Block]:
         """The blocks without rows of classes that do not count, the others weighted."""
         start = 0
         for block in blocks:
@@ -527,30 +545,30 @@ class StreamedRows(RowSet):
             start += len(labels)
 
     def _read_blocks(self) -> Iterator[Block]:
-        form, first, size = self.form, self._prints is None, self._block_rows
+        form, first, step = self.form, self._prints is None, self._block_rows
         if self.stream.stamp() != self._stamp:
             raise self._change_error()
         if first:
-            self._lengths, known = Lengths(form.max_norm), self.n_expected
-            self._labels = _Memo(0, torch.int32, self.device, known, REMEMBERED_SHARE * self._spare)
-            room = self._spare if self.device.type == "cpu" else device_room(self.device, self._on_device)
-            self._held = _Memo(self.n_features, self.dtype, self.device, known, HELD_SHARE * room)
-        out = torch.empty((size, self.n_features), dtype=form.dtype, device=self.device)
+            self._lengths = Lengths(form.max_norm)
+            room = self._spare if on_cpu(self.device) else device_room(self.device, self._on_device)
+            self._labels, self._held = self._memos(self.n_expected, REMEMBERED_SHARE * self._spare, HELD_SHARE * room)
+        out = form.empty((step, self.n_features))
         prints: list[int] = []
         start = 0
-        counts = torch.zeros(len(form.classes), dtype=torch.int64)
+        counts = np.zeros(len(form.classes), np.int64)
         for turn, (values, given) in enumerate(read_ahead(self.stream.chunks(self._share))):
-            chunk = as_table(values, form.name) if len(values) else torch.empty((0, form.width))
+            chunk = to_engine(as_table(values, form.name) if len(values) else np.empty((0, form.width)), form.dtype)
             require_width(chunk.shape[1], form.width, form.name)
             if first:
                 require_finite(chunk, form.name, start)
             labels = self._label_indices(given, start, len(chunk), first)
-            prints.append(_fingerprint(chunk, labels, whole=self._stamp is None))
+            classes = to_numpy(labels)
+            prints.append(_fingerprint(chunk, classes, whole=self._stamp is None))
             if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
                 raise self._change_error()
-            counts += torch.bincount(labels.cpu(), minlength=len(counts))
-            for begin in range(0, len(chunk), size):
-                rows = chunk[begin : begin + size]
+            counts += np.bincount(classes, minlength=len(counts))
+            for begin in range(0, len(chunk), step):
+                rows = chunk[begin : begin + step]
                 features = bound_features(
                     rows,
                     self._measure(rows, start + begin, first),
@@ -563,7 +581,7 @@ class StreamedRows(RowSet):
                 )
                 if first:
                     self._held.put(start + begin, features)
-                yield Block(features, labels[begin : begin + size].to(self.device), None, start + begin)
+                yield Block(features, put(labels[begin : begin + step], features), None, start + begin)
             start += len(chunk)
             self.watch(start, self.n_expected)
         if self.stream.stamp() != self._stamp or (self._prints is not None and self._prints != prints):
@@ -571,7 +589,7 @@ class StreamedRows(RowSet):
         if first:
             self._finish_first_pass(counts, prints)
 
-    def _finish_first_pass(self, counts: Tensor, prints: list[int]) -> None:
+    def _finish_first_pass(self, counts: Array, prints: list[int]) -> None:
         """What the first pass found, over all processes."""
         self._counts, self._mine, self._prints = counts, int(counts.sum()), prints
         self._before = self.group.before(self._mine)
@@ -596,7 +614,7 @@ class StreamedRows(RowSet):
                     "Put them on a file system that all hosts share, or copy them anew.",
                 )
             return
-        seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).tobytes())) if self._mine else -1.0)
+        seen = self.group.each(float(zlib.crc32(np.array(prints, np.uint64).data)) if self._mine else -1.0)
         first_prints = [value for value in seen if value >= 0]
         if len(set(first_prints)) < len(first_prints):
             raise DataError(
@@ -605,12 +623,12 @@ class StreamedRows(RowSet):
                 "Let the function give the rows of this process alone: every so many blocks, by its rank.",
             )
 
-    def _label_indices(self, given: Any, start: int, count: int, first: bool) -> Tensor:
+    def _label_indices(self, given: Any, start: int, count: int, first: bool) -> Array:
         """Class indices of a chunk."""
         if not first and self._labels.values is not None:
-            return self._labels.values[start : start + count].long()
+            return cast(self._labels.values[start : start + count], "int64")
         if not self.stream.labelled or not count:
-            indices = torch.zeros(count, dtype=torch.int64)
+            indices = np.zeros(count, np.int64)
         elif given is None:
             raise DataError(
                 f"{self.form.name}: {count:,} rows without labels after {start:,}",
@@ -619,11 +637,12 @@ class StreamedRows(RowSet):
             )
         else:
             indices = encode(as_labels(given, count, self.form.name), self.form.classes, self.form.name)
+        indices = to_engine(indices, self.form.dtype)
         if first:
             self._labels.put(start, indices)
         return indices
 
-    def _measure(self, rows: Tensor, start: int, first: bool) -> Tensor | None:
+    def _measure(self, rows: Array, start: int, first: bool) -> Array | None:
         """Norms of a block's rows, None where none is too long; in the first pass they are counted by length."""
         if not (first or self._some_long):
             return None
@@ -648,12 +667,12 @@ class StreamedRows(RowSet):
         )
 
 
-def _fingerprint(chunk: Tensor, labels: Tensor, whole: bool) -> int:
+def _fingerprint(chunk: Array, labels: NDArray[np.int64], whole: bool) -> int:
     """A checksum of a chunk's size, labels and rows; of the first and last row where something else watches others."""
     if not len(chunk):
         return 0
-    rows = (chunk if whole else chunk[[0, -1]]).contiguous().cpu().view(torch.uint8).numpy()
-    return zlib.crc32(labels.cpu().numpy().tobytes(), zlib.crc32(rows.data, len(chunk)))
+    rows = np.ascontiguousarray(to_numpy(chunk if whole else chunk[[0, -1]]))
+    return zlib.crc32(labels.data, zlib.crc32(rows.data, len(chunk)))
 
 
 def load(stream: Stream) -> tuple[Any, Any]:

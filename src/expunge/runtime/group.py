@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from expunge.errors import GroupError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from expunge.runtime.arrays import Array, load_torch, put
 
 VARIABLE = "WORLD_SIZE"
 TIMEOUT = 600.0  # seconds that one process waits for the others
@@ -51,15 +49,13 @@ class Group:
     def first(self) -> bool:
         return self.rank == 0
 
-    def total(self, part: Tensor) -> Tensor:
+    def total(self, part: Array) -> Array:
         """The sum of all processes' parts, the same bits in each."""
-        return self._exchange(part, lambda sent, torch: torch.distributed.all_reduce(sent))
+        return self._exchange(part, lambda sent, work: work.all_reduce(sent))
 
     def each(self, part: float) -> list[float]:
         """The parts of all processes, in order."""
-        import torch
-
-        parts = torch.zeros(self.size, dtype=torch.float64)
+        parts = np.zeros(self.size)
         parts[self.rank] = part
         sums: list[float] = self.total(parts).tolist()
         return sums
@@ -72,20 +68,19 @@ class Group:
         """The largest of all processes' parts."""
         return float(np.max(self.each(part)))
 
-    def agreed(self, value: Tensor) -> Tensor:
+    def agreed(self, value: Array) -> Array:
         """What the first process has."""
-        return self._exchange(value, lambda sent, torch: torch.distributed.broadcast(sent, src=0))
+        return self._exchange(value, lambda sent, work: work.broadcast(sent, src=0))
 
-    def _exchange(self, value: Tensor, carry_out: Callable[[Tensor, Any], object]) -> Tensor:
+    def _exchange(self, value: Array, carry_out: Callable[[Any, Any], object]) -> Array:
         """What becomes of a value that all processes work on together."""
-        import torch
-
         if self.size == 1:
             return value
-        sent = value.clone(memory_format=torch.contiguous_format).to(self.sent_from)
+        torch = load_torch("a group of processes")
+        sent = torch.as_tensor(value).clone(memory_format=torch.contiguous_format).to(self.sent_from)
         with _together():
-            carry_out(sent, torch)
-        return sent.to(value.device)
+            carry_out(sent, torch.distributed)
+        return put(sent, value)
 
     def require_alike(self, content: bytes, what: str) -> None:
         """Refuse where the processes do not all have the same."""
@@ -107,11 +102,10 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
 
     Gloo on CPUs, NCCL on GPUs where every process of every host has one to itself: NCCL refuses two on one.
     """
-    import torch
-
     if not launched_as_group():
         yield ALONE
         return
+    torch = load_torch("a group of processes")
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
@@ -132,11 +126,10 @@ def joined_group(device: str, timeout: float = TIMEOUT) -> Iterator[Group]:
 
 def local_device(name: str) -> str:
     """The GPU of this process: each process of a group on one host has its own, or shares one if there are fewer."""
-    import torch
-
     local = os.environ.get("LOCAL_RANK")
     if not launched_as_group() or name != "cuda" or local is None:
         return name
+    torch = load_torch("device cuda")
     return f"cuda:{int(local) % max(1, torch.cuda.device_count())}"
 
 

@@ -55,6 +55,7 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/ledger_at_scale.py
 	$(BIN)/python benchmarks/many_requests.py
 	$(BIN)/python benchmarks/deposit.py
+	$(BIN)/python benchmarks/starting.py
 	$(BIN)/python benchmarks/summary.py
 
 examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder

@@ -37,7 +37,7 @@ import torch
 from environment import RESULTS, environment, markdown, synchronise, write
 from growth import exponent
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from startup import measured as measured_process
+from starting import measured as measured_process
 
 import expunge.sklearn
 from expunge.deposit.file import Deposit, read_deposit
@@ -271,7 +271,7 @@ def process(repeats: int) -> dict[str, Any]:
         for number in range(repeats):
             asked = ["unlearn", "--model", model, "--deposit", kept_file, "--forget", str(folder / "forget.npz")]
             asked += ["--epsilon", "1", "--delta", "1e-6", "--out", str(folder / f"result-{number}"), "--quiet"]
-            runs.append(measured_process(asked, 0))
+            runs.append(measured_process(["-m", "expunge", *asked], repeats=0))
     fastest: dict[str, Any] = min(runs, key=lambda run: float(run["seconds_median"]))
     return {"seconds": fastest["seconds_median"], "processor_seconds": fastest["processor_seconds_median"]}
 

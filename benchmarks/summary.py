@@ -143,6 +143,12 @@ def requests(result: dict[str, Any]) -> Iterator[Line]:
     )
 
 
+def starting(result: dict[str, Any]) -> Iterator[Line]:
+    for command, one in result["commands"].items():
+        times = f"{one['seconds_median']:.2f} s, of processor time {one['processor_seconds_median']:.2f} s"
+        yield f"`{command}` as a process, small table", times
+
+
 SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "unlearn_against_retraining": retraining,
     "kernels": kernels,
@@ -159,6 +165,7 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "deposit": deposit,
     "deposit-cuda": deposit,
     "ridge_deposit": ridge,
+    "starting": starting,
 }
 
 

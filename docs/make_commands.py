@@ -19,8 +19,8 @@ def commands(command: click.Command = main, path: tuple[str, ...] = ("expunge",)
     """The words of every command, a group before its own."""
     yield path
     if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            yield from commands(command.commands[name], (*path, name))
+        for name in command.list_commands(context := click.Context(command)):
+            yield from commands(command.get_command(context, name) or command, (*path, name))
 
 
 def help_of(path: tuple[str, ...]) -> str:
@@ -29,7 +29,7 @@ def help_of(path: tuple[str, ...]) -> str:
     context = click.Context(main, info_name=path[0], terminal_width=WIDTH, **main.context_settings)
     for name in path[1:]:
         assert isinstance(command, click.Group)
-        command = command.commands[name]
+        command = command.get_command(context, name) or command
         context = click.Context(command, info_name=name, parent=context, **command.context_settings)
     return stripped(command.get_help(context))
 

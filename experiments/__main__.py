@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from experiments.datasets.folder import DataFolder
 
 
-@command("", quiet=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@command(quiet=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def main(
     name: str | None = argument(),
     listing: bool = option("Experiments, what they need, and whether it is there.", names=("--list",)),

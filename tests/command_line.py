@@ -17,11 +17,19 @@ TOP = (
 )  # fmt: skip
 
 
+def commands_of(group: click.Command) -> dict[str, click.Command]:
+    """The commands of a group, each of which is imported when it is asked for."""
+    if not isinstance(group, click.Group):
+        return {}
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
 def paths(command: click.Command = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The words of every command that is not a group."""
-    if not isinstance(command, click.Group):
-        return [path]
-    return [each for name, one in command.commands.items() for each in paths(one, (*path, name))]
+    own = commands_of(command)
+    return [each for name, one in own.items() for each in paths(one, (*path, name))] if own else [path]
 
 
 COMMANDS = tuple(" ".join(path) for path in paths())
@@ -55,8 +63,7 @@ def refused(line: str, *words: str, status: int = 2) -> str:
 def command_named(words: str) -> click.Command:
     found: click.Command = main
     for word in words.split():
-        assert isinstance(found, click.Group)
-        found = found.commands[word]
+        found = commands_of(found)[word]
     return found
 
 
@@ -66,8 +73,8 @@ def check_command(line: str, whole: bool) -> None:
     command: click.Command = main
     context = click.Context(main, info_name="expunge", **main.context_settings)  # click keeps a command's help option
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, f"expunge {line}: no command {words[0]!r}"
-        command = command.commands[words.pop(0)]
+        assert words[0] in commands_of(command), f"expunge {line}: no command {words[0]!r}"
+        command = commands_of(command)[words.pop(0)]
         context = click.Context(command, parent=context, info_name=command.name, **command.context_settings)
     check_options(command, context, words, f"expunge {line}")
     if whole and not isinstance(command, click.Group):

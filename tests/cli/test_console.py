@@ -26,12 +26,12 @@ from expunge.cli.options import command
 from expunge.cli.unlearn import _print_plan
 
 
-@command("")
+@command()
 def greedy() -> None:
     torch.zeros(10**14)
 
 
-@command("")
+@command()
 def broken() -> None:
     raise RuntimeError("a fault of Expunge's own")
 

@@ -27,8 +27,8 @@ from expunge.rows.output import (
     require_absent,
     write_file,
     write_folder,
-    write_pair,
     write_private_folder,
+    write_together,
 )
 from expunge.runtime.files import TEMPORARY
 from small_deposit import rows, source, trained
@@ -58,10 +58,10 @@ def write(kind: str, folder: Path) -> None:
     if kind == "file":
         write_file(folder / "result", b"weights")
     elif kind == "pair":
-        write_pair((folder / "key", b"private", 0o600), (folder / "key.pub", b"public", 0o644))
+        write_together((folder / "key", b"private", 0o600), (folder / "key.pub", b"public", 0o644))
     elif kind == "apart":
         first, second = folder / "new" / "model", folder / "other" / "kept" / "deposit"
-        write_pair((first, b"weights", 0o644), (second, b"private", 0o600))
+        write_together((first, b"weights", 0o644), (second, b"private", 0o600))
     elif kind == "private":
         write_private_folder(folder / "result", FILES)
     else:

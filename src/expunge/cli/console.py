@@ -27,7 +27,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from expunge.certificate.verify import FAILED
 from expunge.errors import ExpungeError, FileError, Refused, VerificationFailed
 from expunge.runtime.group import launched_as_group
 from expunge.runtime.memory import out_of_memory
@@ -41,11 +40,7 @@ BAR_SECONDS = 0.1
 
 
 class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody is there to be told
-    """Standard output could not be written."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error.strerror or str(error))
-        self.reader_gone = error.errno == errno.EPIPE
+    """Standard output could not be written, for the reason that is its cause."""
 
 
 def shown(text: str) -> str:
@@ -61,6 +56,15 @@ def shown(text: str) -> str:
         char.encode("unicode_escape", "surrogatepass").decode() if unicodedata.category(char) in STEERING else char
         for char in text
     )
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Tell what goes wrong with standard output from what goes wrong with files."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputLost(error) from error
 
 
 class Plain(Console):
@@ -84,19 +88,16 @@ class Screen(Plain):
         for table in parts:
             for column in table.columns if isinstance(table, Table) else ():
                 column.overflow = "fold"
-        try:
+        with printing():
             super().print(*parts, **options)
-        except OSError as error:
-            raise OutputLost(error) from error
 
     def on_broken_pipe(self) -> None:
         """rich would end with status 1."""
-        raise OutputLost(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def lines(self, text: str) -> None:
         """Print a text of several lines."""
-        for line in text.split("\n"):
-            self.print(line)
+        self.listing(text.split("\n"), "")
 
     def bold(self, text: str) -> None:
         self.print(text, style="bold")
@@ -156,10 +157,8 @@ def say_json(content: Any) -> None:
         raise FileError(
             "a number that is not finite", "JSON has none", "Look at the text output; a file given holds odd numbers."
         ) from error
-    try:
+    with printing():
         click.echo(text)
-    except OSError as error:
-        raise OutputLost(error) from error
 
 
 def say_aside(text: str) -> None:
@@ -170,10 +169,11 @@ def say_aside(text: str) -> None:
 
 def lose_output(lost: OutputLost) -> NoReturn:
     """End the command: say so where somebody may still read it, and let Python's own last flush go nowhere."""
-    if not lost.reader_gone:
+    reason = lost.__cause__
+    if not isinstance(reason, BrokenPipeError):
         say_aside(
-            f"error: standard output could not be written ({lost}); room for it is needed. Files that the command "
-            "writes may be there already; look before it is run again."
+            f"error: standard output could not be written ({getattr(reason, 'strerror', None) or reason}); room for it "
+            "is needed. Files that the command writes may be there already; look before it is run again."
         )
     silence(sys.stdout)
     sys.exit(LOST)
@@ -243,9 +243,9 @@ def report_errors(function: Callable[..., Any]) -> Callable[..., None]:
         except (MemoryError, RuntimeError, OSError) as error:
             ended: ExpungeError | None = out_of_memory(error)
             if ended is None and isinstance(error, OSError):
-                name = error.filename or "a file"
-                found, required = f"{name} could not be used ({error.strerror or error})", "a disk that works is needed"
-                ended = FileError(found, required, "Check path, permissions and room, then run the command again.")
+                found = f"{error.filename or 'a file'} could not be used ({error.strerror or error})"
+                remedy = "Check path, permissions and room, then run the command again."
+                ended = FileError(found, "a disk that works is needed", remedy)
             if ended is None:
                 raise
             _end(ended, json_output)
@@ -259,8 +259,8 @@ def _end(error: ExpungeError, json_output: bool) -> NoReturn:
     """An error's line, its JSON where that is wanted, and its exit status; which counts even if nobody can be told."""
     parts = {"kind": type(error).__name__, "found": error.found, "required": error.required, "remedy": error.remedy}
     if json_output:
+        failed = {"verdict": "failed"} if isinstance(error, VerificationFailed) else {}
         try:
-            failed = {"verdict": FAILED} if isinstance(error, VerificationFailed) else {}
             say_json({**failed, "error": parts})
         except OutputLost:
             silence(sys.stdout)
@@ -282,12 +282,10 @@ def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], N
     pause = BAR_SECONDS if live else LINE_SECONDS
     stages: dict[str, Task] = {}
     told: dict[str, float] = {}
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[reading]}", markup=False),
+    name_column, reading_column = (
+        TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[reading]}")
     )
+    columns = (SpinnerColumn(), name_column, BarColumn(bar_width=24), reading_column)
     with Progress(*columns, console=err, transient=True, disable=not live, get_time=time.monotonic) as bars:
 
         def advance(stage: str, done: int, total: int | None) -> None:

@@ -21,7 +21,7 @@ NAMES = {
 ROWS = {"test": "test rows", "retain": "rows that stay", "forget": "rows to forget"}
 
 
-@command("Two deletions on real data, in seconds.")
+@command()
 def demo(
     target: Path | None = written_to("Keep the files in this new folder (default: a temporary one, removed)."),
 ) -> Any:

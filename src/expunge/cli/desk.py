@@ -54,7 +54,7 @@ def _opened(desk: Path, timeout: float) -> Desk:
     return opened
 
 
-@command("Open a desk: a new folder, with what it promises.")
+@command()
 def init(
     desk: Path = argument(),
     model: Path | None = option(
@@ -130,7 +130,7 @@ def init(
     return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
 
 
-@command("Ask a desk to forget rows.")
+@command()
 def request(
     desk: Path = argument(),
     forget: Path = option(
@@ -166,7 +166,7 @@ def request(
     return asdict(answer)
 
 
-@command("Take back a pending request.")
+@command()
 def withdraw(
     desk: Path = argument(),
     number: int | None = argument(),
@@ -194,7 +194,7 @@ def withdraw(
     return asdict(withdrawn)
 
 
-@command("Take up a request that was set aside.")
+@command()
 def resume(
     desk: Path = argument(),
     number: int = argument(),
@@ -215,7 +215,7 @@ def resume(
     return asdict(taken)
 
 
-@command("Forget what is pending, publish, certify.", quiet=True)
+@command(quiet=True)
 def run(
     desk: Path = argument(),
     each: bool = option("One model a request: more models, which say more together than one model for all."),
@@ -273,7 +273,7 @@ def run(
     return {"published": published, "pending": outcome.pending, "aside": outcome.aside}
 
 
-@command("Show what waits, what was published and what is left.")
+@command()
 def status(
     desk: Path = argument(),
     reference: str | None = option("Only the requests with this reference."),
@@ -341,7 +341,7 @@ def _line(row: RequestRow) -> str:
     return f"request {row.id}, {row.reference}, {row.n_rows} rows, due {row.due}: {why}"
 
 
-@command("List the ledger's entries: what the desk did.")
+@command()
 def history(
     desk: Path = argument(),
     after: int = option("Only entries after this number.", 0),
@@ -363,7 +363,7 @@ def history(
     return {"entries": [entry.to_json() for entry in entries]}
 
 
-@command("Write pages about all requests and models that people can read.")
+@command()
 def report(
     desk: Path = argument(),
     names: dict[str, Any] = options_of(Names, build=dict),
@@ -386,7 +386,7 @@ def report(
     return {"files": written}
 
 
-@command("The ledger's head: number of entries and hash of the last one.")
+@command()
 def head(
     desk: Path = argument(),
     target: Path | None = option("A new file to save it in (else: printed).", names=("--out",)),
@@ -410,7 +410,7 @@ def head(
     return present.to_json()
 
 
-@command("Check the ledger and every published file, offline.")
+@command()
 def verify(
     desk: Path = argument(),
     heads: tuple[Path, ...] = _heads("A head saved earlier, outside the desk: shows whether entries were cut off."),
@@ -452,7 +452,27 @@ def verify(
     }
 
 
-@click.group(cls=CommandGroup, short_help="A deletion desk: take requests, forget, publish, keep a ledger.")
+@click.group(
+    cls=CommandGroup,
+    listing={
+        "Work": {
+            "init": ("desk", "Open a desk: a new folder, with what it promises."),
+            "request": ("desk", "Ask a desk to forget rows."),
+            "withdraw": ("desk", "Take back a pending request."),
+            "resume": ("desk", "Take up a request that was set aside."),
+            "run": ("desk", "Forget what is pending, publish, certify."),
+        },
+        "Look": {
+            "status": ("desk", "Show what waits, what was published and what is left."),
+            "history": ("desk", "List the ledger's entries: what the desk did."),
+            "report": ("desk", "Write pages about all requests and models that people can read."),
+        },
+        "The ledger": {
+            "head": ("desk", "The ledger's head: number of entries and hash of the last one."),
+            "verify": ("desk", "Check the ledger and every published file, offline."),
+        },
+    },
+)
 def desk() -> None:
     """A deletion desk: a folder that takes requests, forgets, publishes and keeps a ledger.
 
@@ -463,8 +483,3 @@ def desk() -> None:
     expunge desk run     desk/
     expunge desk head    desk/ --out saved-head.json
     """
-
-
-desk.add_section("Work", init, request, withdraw, resume, run)
-desk.add_section("Look", status, history, report)
-desk.add_section("The ledger", head, verify)

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from expunge.cli.console import out, progress
-from expunge.cli.files import LABEL, read_rows, write_all
+from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import command, options_of, written_to
 from expunge.distance import Estimation
 from expunge.request.promise import Declared, Execution
@@ -19,19 +17,7 @@ from expunge.runtime.values import option
 MOST_MINUTES = 10_000
 
 
-class _Minutes(click.ParamType[Any]):
-    """Minutes, and when they began: libraries take seconds to load, and that is part of what somebody waits."""
-
-    name = "float"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        return value if isinstance(value, tuple) else (click.FLOAT.convert(value, param, ctx), time.monotonic())
-
-
-MINUTES = _Minutes()
-
-
-@command("How far is the surrogate from a source that is gone? A heuristic.", quiet=True)
+@command(quiet=True)
 def distance(
     model: Path = option("The trained model, .safetensors.", section="Sets"),
     surrogate: Path = option("Rows that resemble the source, with labels."),
@@ -46,12 +32,11 @@ def distance(
     match_classes: bool = option(
         "Weight surrogate rows so that its class proportions are the source's, --forget left out."
     ),
-    minutes: Any = option(
+    minutes: float = option(
         "Time that it may take, reading the files included; beyond it steps, epochs and surrogate rows are cut, and "
         "what was done is reported.",
         1.0,
         section="Speed",
-        kind=MINUTES,
     ),
     estimation: dict[str, Any] = options_of(Estimation, build=dict),
     moments: Path | None = option(
@@ -85,32 +70,24 @@ def distance(
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
                      --epsilon 1 --delta 1e-5 --distance estimate.npz --out result/
     """
-    settings = _estimation(estimation, moments, match_classes)
-    budget = _budget(*minutes)
+    from expunge.errors import OptionError
+    from expunge.rows.arrays import read_moments
+    from expunge.runtime.progress import Budget
+
+    begun = time.monotonic()  # before libraries are loaded, which is part of what somebody waits
+    if not 0.0 < minutes <= MOST_MINUTES:
+        raise OptionError(
+            f"--minutes {minutes:g}", f"it lies above 0 and up to {MOST_MINUTES:,}", "Use 1, or 10 for a longer look."
+        )
+    mean, covariance = (None, None) if moments is None else read_moments(moments)
+    settings = Estimation(**estimation, mean=mean, covariance=covariance, matched=match_classes)
     sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
+    budget = Budget(60.0 * minutes, begun=begun)
     with progress() as advance:
         comparison = _compare(
             model, declared, sets, label, wanted=settings, device=execution.device, budget=budget, progress=advance
         )
     return _write_comparison(comparison, target, figure)
-
-
-def _estimation(settings: dict[str, Any], moments: Path | None, matched: bool) -> Estimation:
-    from expunge.rows.arrays import read_moments
-
-    mean, covariance = (None, None) if moments is None else read_moments(moments)
-    return Estimation(**settings, mean=mean, covariance=covariance, matched=matched)
-
-
-def _budget(minutes: float, start: float) -> Any:
-    from expunge.errors import OptionError
-    from expunge.runtime.progress import Budget
-
-    if not 0.0 < minutes <= MOST_MINUTES:
-        raise OptionError(
-            f"--minutes {minutes:g}", f"it lies above 0 and up to {MOST_MINUTES:,}", "Use 1, or 10 for a longer look."
-        )
-    return Budget(60.0 * minutes, begun=start)
 
 
 def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
@@ -142,22 +119,22 @@ def _write_comparison(comparison: Any, target: Path | None, figure: Path | None)
     """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
     from expunge.estimate.source import estimate_bytes
     from expunge.report.figures import principal_components
+    from expunge.rows.output import write_together
+    from expunge.runtime.files import PUBLIC
 
-    estimate_file = target if comparison.tells else None
-    files: dict[Path, bytes] = {}
-    if estimate_file is not None:
-        files[estimate_file] = estimate_bytes(comparison.estimate)
+    files: dict[str, tuple[Path, bytes, int]] = {}
+    if target is not None and comparison.tells:
+        files["estimate_file"] = (target, estimate_bytes(comparison.estimate), PUBLIC)
     if figure is not None:
-        files[figure] = principal_components(comparison)
-    write_all(files)
+        files["figure"] = (figure, principal_components(comparison), PUBLIC)
+    write_together(*files.values())
     _print_comparison(comparison)
-    for path in files:
-        out.print(f"written: {path}")
-    if target is not None and estimate_file is None:
+    written = {name: str(path) for name, (path, _, _) in files.items()}
+    out.listing(list(written.values()), "written: ")
+    if target is not None and not comparison.tells:
         out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
     content: dict[str, Any] = comparison.to_dict()
-    named = {"estimate_file": estimate_file, "figure": figure}
-    return content | {name: str(path) for name, path in named.items() if path is not None}
+    return content | written
 
 
 def _print_comparison(comparison: Any) -> None:

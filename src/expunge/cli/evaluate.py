@@ -21,7 +21,7 @@ def _as_text(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
-@command("Where the source still exists: did it forget, metric by metric.", quiet=True)
+@command(quiet=True)
 def evaluate(
     seeds: int = option("How many.", 5, section="Speed", kind=click.IntRange(1, 1000)),
     n_models: int = option(
@@ -106,7 +106,7 @@ def _print_table(table: Any, seeds: int) -> None:
     out.listing(remarks(table))
 
 
-@command("Is the certificate true? Claimed against observed epsilon.", quiet=True)
+@command(quiet=True)
 def audit(
     task: tuple[str, ...] = option(
         "With known retrained weights; all of them unless files are given.",

@@ -43,8 +43,7 @@ class Sets:
         None,
     )
 
-    def require_kinds(self) -> None:
-        """Refuse files that were given under each other's option."""
+    def __post_init__(self) -> None:
         require_kinds(self.model, self.deposit, {"--forget": self.forget, "--surrogate": self.surrogate})
 
     def read(self, memory: str | int | None, model: Any) -> tuple[Any, Any]:
@@ -57,21 +56,13 @@ class Sets:
         tables = [path for path in given if is_table(path) or is_folder(path)] or [self.forget]
 
         def read(path: Path) -> Any:
-            label, columns = (self.label, self.columns) if path in tables else (None, None)
-            return open_rows(path, label, columns, memory, model, may_stream=path is self.surrogate)
+            named = (self.label, self.columns) if path in tables else (None, None)
+            return open_rows(path, *named, memory, model, may_stream=path is self.surrogate)
 
         return read(self.forget), None if self.surrogate is None else read(self.surrogate)
 
 
-def open_rows(
-    path: Path,
-    label: str | None,
-    columns: tuple[str, ...] | None,
-    memory: str | int | None,
-    model: Any,
-    *,
-    may_stream: bool = True,
-) -> Any:
+def open_rows(path: Path, label: Any, columns: Any, memory: Any, model: Any, *, may_stream: bool = True) -> Any:
     """What is in a file or folder, read whole or to be streamed."""
     from expunge.model import table_of
     from expunge.rows import EncodedRows, open_data
@@ -135,29 +126,24 @@ def require_kinds(model: Path | None, deposit: Path | None, data: dict[str, Path
         other = next((each for each, kind in kinds.items() if kind == wanted), None)
         if found == wanted or (found == DATA and other is None):
             continue
+        given_as = f"{flag} {files[flag]} is {found}"
+        if other is None:
+            raise FileError(given_as, f"{wanted} is needed", f"Give {wanted}.")
+        swapped = f"{other} {files[other]} is {wanted}: the two are swapped"
+        raise FileError(given_as, swapped, f"Write {flag} {files[other]} {other} {files[flag]}.")
+
+
+def private_name(path: Path) -> Path:
+    """Refuse a name for a private file by which it could be handed out."""
+    from expunge.errors import FileError
+
+    if path.suffix.lower() == ".safetensors":
         raise FileError(
-            f"{flag} {files[flag]} is {found}",
-            f"{wanted} is needed" if other is None else f"{other} {files[other]} is {wanted}: the two are swapped",
-            f"Give {wanted}." if other is None else f"Write {flag} {files[other]} {other} {files[flag]}.",
+            f"{path} for a deposit",
+            "so are models called, which are handed out; a deposit is private",
+            f"Name it for example {path.with_suffix('.deposit').name}.",
         )
-
-
-def write_all(files: dict[Path, bytes]) -> None:
-    """All of the files or none."""
-    from expunge.rows.output import write_file
-
-    written: list[Path] = []
-    try:
-        for path, content in files.items():
-            write_file(path, content)
-            written.append(path)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
-
-
-# What a deletion hands over.
+    return path
 
 
 def write_result(target: Path, result: Any, key: Any = None, *, deposit: Path | None = None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from expunge.cli.console import out, progress
-from expunge.cli.files import read_prepared, write_result
+from expunge.cli.files import private_name, read_prepared, write_result
 from expunge.cli.options import CommandGroup, command, options_of, written_to
-from expunge.cli.train import print_deposit, with_outlook, with_status, write_deposit
+from expunge.cli.train import tell_deposit, with_outlook, write_deposit
 from expunge.request.promise import Execution, Promise
 from expunge.runtime.values import option
 
@@ -22,7 +22,7 @@ TANGENT = "The tangent weights that expunge tangent train wrote."
 AT_A_TIME = "Examples at a time."
 
 
-@command("Turn images into features with an encoder.", quiet=True)
+@command(quiet=True)
 def embed(
     data: Path = option(
         "Examples with labels: .npz with X and y, or a folder of class/name.png.",
@@ -88,7 +88,16 @@ def embed(
     return content | {"encoder_trained_on_source": trained_on_source}
 
 
-@click.group(cls=CommandGroup, short_help="Train and unlearn networks that are linearised at their weights.")
+@click.group(
+    cls=CommandGroup,
+    listing={
+        "Commands": {
+            "train": ("networks", "Train tangent weights to the optimum, while their source exists."),
+            "deposit": ("networks", "Keep what later deletions need of the source, before it goes."),
+            "unlearn": ("networks", "Forget examples without the source, with a certificate."),
+        }
+    },
+)
 def tangent() -> None:
     """Mixed-linear networks: linearise a pretrained network, train its tangent weights, forget rows of them.
 
@@ -100,7 +109,7 @@ def tangent() -> None:
     """
 
 
-@command("Train tangent weights to the optimum, while their source exists.", quiet=True)
+@command(quiet=True)
 def train(
     data: Path = option("The source, labelled.", section="Sets"),
     network: str = option(NETWORK),
@@ -138,7 +147,7 @@ def train(
     return content | {"record": model.record.facts()}
 
 
-@command("Keep what later deletions need of the source, before it goes.", quiet=True)
+@command(quiet=True)
 def deposit(
     model: Path = option(TANGENT, section="Sets"),
     network: str = option(NETWORK),
@@ -146,7 +155,7 @@ def deposit(
     block: int = option(AT_A_TIME, 64, section="Speed", kind=click.IntRange(1)),
     execution: Execution = options_of(Execution, "device"),
     target: Path = written_to(
-        "The deposit to write, such as model.deposit; a file that is there is never written over."
+        "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
 ) -> Any:
     """Keep a deposit of the source before it goes: of tangent weights that are a few thousand. It is PRIVATE.
@@ -166,11 +175,10 @@ def deposit(
         settings: dict[str, Any] = {"block": block, "device": execution.device, "progress": advance}
         new, known = with_outlook(lambda: make_tangent_deposit(module, given, *source, **settings), advance)
     content = write_deposit(target, new.deposit, known)
-    print_deposit(new.deposit, content)
-    return with_status(content, known["outlook"])
+    return tell_deposit(new.deposit, content, content)
 
 
-@command("Forget examples without the source, with a certificate.", quiet=True)
+@command(quiet=True)
 def unlearn(
     model: Path = option(TANGENT, section="Sets"),
     network: str = option(NETWORK),
@@ -205,6 +213,3 @@ def unlearn(
     with progress() as advance:
         result = unlearn_tangent(module, given, examples, others, **promise, **settings, progress=advance)
     return write_result(target, result, deposit=deposit)
-
-
-tangent.add_section("Commands", train, deposit, unlearn)

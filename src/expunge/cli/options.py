@@ -7,17 +7,18 @@ refuses is refused here as in Python.
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from expunge.cli.console import LOST, OutputLost, lose_output, report_errors, silence
+from expunge.cli.console import LOST, OutputLost, lose_output, printing, report_errors, silence
 from expunge.runtime.values import Option, option
 
 FILE = click.Path(path_type=Path, readable=False)
@@ -51,72 +52,59 @@ def argument() -> Any:
     return option("", positional=True)
 
 
-def written_to(words: str, *endings: str) -> Any:
+def written_to(words: str, *endings: str, **more: Any) -> Any:
     """The option `--out`: a file or folder that must not be there yet, whose name ends so."""
-    return option(words, names=("--out",), section="Output", new=endings)
+    return option(words, names=("--out",), section="Output", new=endings, **more)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
+def _read(flag: str, kind: str, spec: Option, typed: Any) -> Any:
+    """What was typed, as Python takes it; refuses a file that is to be new, and cannot be, before any work is done."""
+    from expunge.errors import FileError, OptionError
 
-
-def _counts(flag: str) -> Callable[[str], tuple[int, ...]]:
-    def counts(text: str) -> tuple[int, ...]:
-        from expunge.errors import OptionError
-
-        try:
-            return tuple(int(part) for part in text.split(","))
-        except ValueError as error:
-            raise OptionError(
-                f"{flag} {text!r}", "whole numbers with commas between are needed", "Write for example 120,80."
-            ) from error
-
-    return counts
-
-
-def _new_file(flag: str, endings: tuple[str, ...]) -> Callable[[Path], Path]:
-    """Refuse, before any work is done, a file that cannot be written, or that is called like another kind."""
-
-    def checked(path: Path) -> Path:
-        from expunge.errors import FileError
+    if spec.text is not None:
+        typed = spec.text(typed)
+    if spec.new is not None:
         from expunge.rows.output import require_absent  # it needs fcntl, and checking alone works without
 
-        if endings and path.suffix.lower() not in endings:
+        if spec.new and typed.suffix.lower() not in spec.new:
             raise FileError(
-                f"{flag} {path}",
-                f"the name of this file ends in {' or '.join(endings)}",
-                f"Name it for example {path.with_suffix(endings[0]).name}.",
+                f"{flag} {typed}",
+                f"the name of this file ends in {' or '.join(spec.new)}",
+                f"Name it for example {typed.with_suffix(spec.new[0]).name}.",
             )
-        require_absent(path)
-        return path
+        require_absent(typed)
+    if not isinstance(typed, str) or "[" not in kind:
+        return typed
+    parts = [part.strip() for part in typed.split(",")]
+    try:
+        return tuple(map(int, parts)) if "[int" in kind else tuple(parts)
+    except ValueError as error:
+        raise OptionError(
+            f"{flag} {typed!r}", "whole numbers with commas between are needed", "Write for example 120,80."
+        ) from error
 
-    return checked
 
-
-def _parameter(name: str, annotation: str, default: Any, spec: Option) -> tuple[click.Parameter, Any]:
-    """An option of click, and what is called with the value that was typed, if anything is."""
+def _parameter(name: str, annotation: str, default: Any, spec: Option) -> tuple[click.Parameter, Callable[[Any], Any]]:
+    """An option of click, and what is called with the value that was typed."""
     kind, optional = annotation.removesuffix(" | None"), annotation.endswith(" | None")
     if default is MISSING and (optional or kind == "bool"):  # what may be left out says so in its type
         default = None if optional else False
-    if spec.positional:
-        return click.Argument([name], type=spec.kind or TYPES[kind], required=default is MISSING), None
     names = spec.names or ("--" + name.replace("_", "-"),)
     flag = names[0].partition("/")[0]
+    read = functools.partial(_read, flag, kind, spec)
+    if spec.positional:
+        return click.Argument([name], type=spec.kind or TYPES[kind], required=default is MISSING), read
     several = kind.startswith("tuple[") and not optional
-    text: Any = spec.text or (None if spec.new is None else _new_file(flag, spec.new))
-    if "[" in kind and optional:
-        text = text or (_counts(flag) if "[int" in kind else _names)
-    settings: dict[str, Any] = {} if default is MISSING or default is None else {"default": default}
+    settings: dict[str, Any] = {} if default in (MISSING, None) else {"default": default}
     if kind == "bool":
         settings |= {"default": default} if "/" in names[0] else {"is_flag": True}
     else:
         inner = kind.removeprefix("tuple[").removesuffix(", ...]") if several else kind
         settings["type"] = spec.kind or TYPES.get(inner, str)
         settings["show_default"] = default not in (MISSING, None, ())
-    made = click.Option(
-        [*names, name], help=spec.help, required=default is MISSING, multiple=several, metavar=spec.metavar, **settings
-    )
-    return made, text
+    required = default is MISSING
+    more: dict[str, Any] = {"required": required, "multiple": several, "metavar": spec.metavar, **settings}
+    return click.Option([*names, name], help=spec.help, **more), read
 
 
 class Command(click.Command):
@@ -150,105 +138,94 @@ class Command(click.Command):
                 formatter.write_dl(sections[title])
 
 
-def command(short_help: str, *, quiet: bool = False, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
+def command(*, quiet: bool = False, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """Make a command of a function: what it returns is its JSON, with a status other than 0 beside it.
 
     `quiet` gives it that option, which is for those that show progress; `--json` every command has.
     """
 
     def decorate(function: Callable[..., Any]) -> Command:
-        parameters, sections = [], {}
-        parsers: dict[str, Any] = {}
-        made: dict[str, Options] = {}
-
-        def add(fields: dict[str, tuple[str, Field[Any]]], section: str) -> str:
-            for name, (annotation, each) in fields.items():
+        parameters: list[click.Parameter] = []
+        sections: dict[str, str] = {}
+        readers: dict[str, Callable[[Any], Any]] = {}
+        built: dict[str, Options] = {}
+        section = OTHERS
+        for argument, parameter in inspect.signature(function).parameters.items():
+            given, asked = parameter.default, {argument: (str(parameter.annotation), parameter.default)}
+            if isinstance(given, Options):
+                built[argument], asked = given, given.fields
+            before = section
+            for name, (annotation, each) in asked.items():
                 spec: Option = each.metadata["option"]
                 section = spec.section or section
                 assert name not in sections, f"two options are called {name}"
-                parameter, parser = _parameter(name, annotation, each.default, spec)
-                parameters.append(parameter)
-                sections[name], parsers[name] = section, parser
-            return section
-
-        section = OTHERS
-        for name, parameter in inspect.signature(function).parameters.items():
-            if isinstance(parameter.default, Options):
-                made[name] = parameter.default
-                add(parameter.default.fields, section)
-            else:
-                section = add({name: (str(parameter.annotation), parameter.default)}, section)
+                made, readers[name] = _parameter(name, annotation, each.default, spec)
+                parameters.append(made)
+                sections[name] = section
+            section = before if isinstance(given, Options) else section
         always = {"quiet": "No progress."} if quiet else {}
-        always["json_output"] = "Print one JSON object instead of text."
-        for name, words in always.items():
+        for name, words in (always | {"json_output": "Print one JSON object instead of text."}).items():
             parameters.append(click.Option(["--" + name.removesuffix("_output"), name], is_flag=True, help=words))
             sections[name] = "Output"
 
         def called(**values: Any) -> Any:
-            for name, parser in parsers.items():
-                if parser is not None and values[name] is not None:
-                    values[name] = parser(values[name])
-            for name, options in made.items():
+            values = {name: value if value is None else readers[name](value) for name, value in values.items()}
+            for name, options in built.items():
                 values[name] = options.build(**{field: values.pop(field) for field in options.fields})
             return function(**values)
 
         settings.setdefault("name", function.__name__)
-        done = Command(
-            params=parameters, callback=report_errors(called), help=function.__doc__, short_help=short_help, **settings
-        )
+        done = Command(params=parameters, callback=report_errors(called), help=function.__doc__, **settings)
         done.sections = sections
         return done
 
     return decorate
 
 
-@contextlib.contextmanager
-def _printing() -> Iterator[None]:
-    """What is lost where click itself prints: help, version, usage."""
-    try:
-        yield
-    except OSError as error:
-        lose_output(OutputLost(error))
-
-
 class CommandGroup(click.Group):
-    """A group that lists its commands section by section, in the order in which they were added."""
+    """A group that lists its commands section by section, and imports each when it is asked for.
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.sections: dict[str, list[str]] = {}
+    `listing` has, by section and name, the module of `expunge.cli` that a command is in, and what it does.
+    """
 
-    def add_section(self, title: str, *commands: click.Command) -> None:
-        """Add commands under a title."""
-        for each in commands:
-            self.add_command(each)
-            self.sections.setdefault(title, []).append(str(each.name))
+    def __init__(self, listing: dict[str, dict[str, tuple[str, str]]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.listing = listing
+        self.homes = {name: home for commands in listing.values() for name, home in commands.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name in [cmd_name] if cmd_name in self.homes else self.homes:  # all: click says which name is like it
+            if name not in self.commands:
+                module, short_help = self.homes[name]
+                found: click.Command = getattr(importlib.import_module(f"expunge.cli.{module}"), name)
+                found.short_help = short_help
+                self.add_command(found)
+        return self.commands.get(cmd_name)
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """As click does it; usage errors are printed here, and standard error may be full too."""
         try:
             return super().main(*args, **settings)
+        except OutputLost as lost:
+            lose_output(lost)
         except OSError:
             silence(sys.stderr)
             sys.exit(LOST)
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """As click does it; help and version are printed here, and standard output may be full."""
-        with _printing():
+        with printing():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _printing():
+        with printing():
             return super().invoke(ctx)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for names in self.sections.values() for name in names]
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        longest = max(map(len, self.commands))
-        room = formatter.width - longest - 6
-        for title, names in self.sections.items():
+        longest = max(map(len, self.homes))
+        for title, commands in self.listing.items():
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(longest), self.commands[name].get_short_help_str(room)) for name in names]
-                )
+                formatter.write_dl([(name.ljust(longest), words) for name, (_, words) in commands.items()])

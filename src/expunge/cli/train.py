@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.cli.console import REFUSED, out, percent, progress
-from expunge.cli.files import LABEL, open_rows, read_prepared, read_rows, require_kinds
+from expunge.cli.files import LABEL, open_rows, private_name, read_prepared, read_rows, require_kinds
 from expunge.cli.options import command, options_of, written_to
 from expunge.request.promise import Declared, Execution
 from expunge.runtime.values import option
@@ -102,7 +102,7 @@ class TrainOptions:
     device: str = option("Any torch device.", "cpu")
 
 
-@command("Train a classifier to its optimum, while its source exists.", quiet=True)
+@command(quiet=True)
 def train(
     data: Path = option(
         "The source: a table (.csv, .tsv, also .gz, .parquet), or .npz or .safetensors with X and y.", section="Source"
@@ -119,6 +119,7 @@ def train(
         "Also keep a deposit of the source in this new file, which is private: what later deletions need of it; see "
         "expunge deposit.",
         new=(),
+        text=private_name,
     ),
 ) -> Any:
     """Train a linear classifier to its optimum while the source still exists.
@@ -137,16 +138,21 @@ def train(
     expunge train --data source.npz --l2 1e-3 --max-norm 1 --out model.safetensors
     """
     from expunge.deposit.make import make_deposit
+    from expunge.errors import OptionError
     from expunge.evaluate.metrics import describe_fit
     from expunge.rows.files import read_source
     from expunge.rows.output import write_file
     from expunge.train import LARGEST_ROW
     from expunge.train import train as run
 
-    if deposit is not None:
-        _require_deposit_name(deposit, "--deposit")
+    if free_bias and (deposit is None or fit["bias"] is False):
+        raise OptionError(
+            "--free-bias without --deposit, or with --no-bias",
+            "without a deposit a bias that is not regularised has no bound: nothing could be forgotten later",
+            "Give --deposit, for example model.deposit, and no --no-bias; or train with --bias.",
+        )
     if free_bias:
-        fit["bias"] = _free_bias(fit["bias"], deposit)
+        fit["bias"] = True
     source = read_source(data, **reading, bounded=fit["max_norm"] is not None)
     rows, prepared = source.rows, source.preparation
     if source.decisions:
@@ -173,61 +179,43 @@ def train(
             )
             if free_bias:
                 model = new.model(model.weight.dtype)
-    content: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     if deposit is None:
         write_file(target, model.to_bytes())
     else:
-        content["deposit"] = write_deposit(deposit, new.deposit, known, (target, model.to_bytes()))
+        told["deposit"] = write_deposit(deposit, new.deposit, known, (target, model.to_bytes()))
     assert model.record is not None
     described = describe_fit(model, rows.rows)
     _print_model(model, described, target)
     if source.decisions:
-        content["prepared"] = list(source.decisions)
-    content |= {"model": str(target), "sha256": model.sha256()}
-    content |= {"record": model.record.facts(), "fit": described.to_json()}
-    if deposit is None:
-        return content
-    print_deposit(new.deposit, content["deposit"])
-    return with_status(content, content["deposit"]["outlook"])
-
-
-def _free_bias(bias: bool | None, deposit: Path | None) -> bool:
-    """A bias that is not regularised; refuses what has no bound."""
-    from expunge.errors import OptionError
-
-    if deposit is None or bias is False:
-        raise OptionError(
-            "--free-bias " + ("without --deposit" if deposit is None else "with --no-bias"),
-            "without a deposit a bias that is not regularised has no bound: nothing could be forgotten later",
-            "Give --deposit, for example model.deposit, and no --no-bias; or train with --bias.",
-        )
-    return True
+        told["prepared"] = list(source.decisions)
+    told |= {"model": str(target), "sha256": model.sha256()}
+    told |= {"record": model.record.facts(), "fit": described.to_json()}
+    return told if deposit is None else tell_deposit(new.deposit, told["deposit"], told)
 
 
 def _print_model(model: Any, fit: Any, target: Path) -> None:
     """What was trained, how well it fits beside guessing and class by class, what is odd, and where it is."""
-    record, scores = model.record, fit.scores
+    record, scores, most = model.record, fit.scores, MOST_CLASSES["train"]
+    bias = "a free bias" if record.free_bias else "a bias" if record.bias else "no bias"
+    by_class = ", ".join(f"{each.label} {percent(each.right)}" for each in scores.classes[:most])
+    more = f" and {len(scores.classes) - most} more" if len(scores.classes) > most else ""
     out.print(
         f"trained {record.loss} on {record.n_source:,} rows, {model.n_features} features, {len(record.classes)} classes"
     )
-    bias = "a free bias" if record.free_bias else "a bias" if record.bias else "no bias"
     out.print(
-        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {bias}; gradient "
-        f"norm at the stored weights: {record.residual:.3g}"
+        f"l2 {record.l2:.3g}, rows at most {record.max_norm:.3g} long, {bias}; gradient norm at the stored weights: "
+        f"{record.residual:.3g}"
     )
-    out.print(
-        f"accuracy on the source: {percent(scores.accuracy)}; always naming the most frequent class: "
-        f"{percent(scores.majority)}"
-    )
-    most = MOST_CLASSES["train"]
-    listed = ", ".join(f"{each.label} {percent(each.right)}" for each in scores.classes[:most])
-    out.print(f"by class: {listed}" + (f" and {len(scores.classes) - most} more" if len(scores.classes) > most else ""))
+    guessing = f"always naming the most frequent class: {percent(scores.majority)}"
+    out.print(f"accuracy on the source: {percent(scores.accuracy)}; {guessing}")
+    out.print(f"by class: {by_class}{more}")
     for warning in fit.warnings:
         out.bold(f"warning: {warning}")
     out.print(f"written: {target}")
 
 
-@command("Keep what later deletions need of the source, before it goes.", quiet=True)
+@command(quiet=True)
 def deposit(
     model: Path = option("The trained model, .safetensors, whoever trained it.", section="Sets"),
     data: Path = option("The source: the rows it was trained on, as they were given then."),
@@ -238,7 +226,7 @@ def deposit(
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution, "device", "memory"),
     target: Path = written_to(
-        "The deposit to write, such as model.deposit; a file that is there is never written over."
+        "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
     figure: Path | None = option("A new .png file: accuracy against rows forgotten.", new=(".png",)),
 ) -> Any:
@@ -264,7 +252,6 @@ def deposit(
     from expunge.report.figures import forgettable
     from expunge.runtime.group import joined_group, local_device
 
-    _require_deposit_name(target, "--out")
     require_kinds(model, None, {"--data": data})
     trained, _ = read_model(model)
     source = open_rows(data, label, columns, execution.memory, trained)
@@ -278,20 +265,7 @@ def deposit(
         expected = known["outlook"]
         drawn = None if figure is None else (figure, forgettable(expected["forecasts"], expected["accuracy"]))
         content = write_deposit(target, new.deposit, known, drawn)
-    print_deposit(new.deposit, content)
-    return with_status(content, expected)
-
-
-def _require_deposit_name(target: Path, flag: str) -> None:
-    """Refuse a name that a private file could be handed out by."""
-    from expunge.errors import FileError
-
-    if target.suffix.lower() == ".safetensors":
-        raise FileError(
-            f"{flag} {target}",
-            "so are models called, which are handed out; a deposit is private",
-            f"Name it for example {target.with_suffix('.deposit').name}.",
-        )
+    return tell_deposit(new.deposit, content, content)
 
 
 def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str, Any]]:
@@ -311,14 +285,12 @@ def write_deposit(
 
     `public` is a file that comes with it, a model or a figure: both or neither.
     """
-    from expunge.rows.output import write_pair, write_private
+    from expunge.rows.output import write_together
     from expunge.runtime.files import PRIVATE, PUBLIC
 
     content = deposit.to_parts()
-    if public is None:
-        write_private(target, content)
-    else:
-        write_pair((*public, PUBLIC), (target, content, PRIVATE))
+    beside = [] if public is None else [(*public, PUBLIC)]
+    write_together(*beside, (target, content, PRIVATE))
     return {
         "deposit": str(target),
         "bytes": sum(map(len, content)),
@@ -328,8 +300,11 @@ def write_deposit(
     } | known
 
 
-def print_deposit(deposit: Any, content: dict[str, Any]) -> None:
-    """What was kept, what forgetting random rows would cost, whom it serves, and whether the source can go."""
+def tell_deposit(deposit: Any, content: dict[str, Any], answer: dict[str, Any]) -> Any:
+    """What was kept, what forgetting random rows would cost, whom it serves, and whether the source can go.
+
+    Refused, where fewer than half of random people could leave: written it is, but nobody should rely on it.
+    """
     record, expected = deposit.record, content["outlook"]
     wide = f"{deposit.model.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
     shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
@@ -365,18 +340,14 @@ def print_deposit(deposit: Any, content: dict[str, Any]) -> None:
             f"{percent(traces['ordinary'], 0)} of the others, one row in twenty above {percent(traces['unusual'], 0)} "
             "(50 % is guessing)"
         )
+    return answer if verdict["serves"] else (answer | {"exit_status": REFUSED}, REFUSED)
 
 
 def _points(lost: float | None) -> str:
     return "-" if lost is None else f"{round(100 * lost, 2) + 0.0:.2f}"
 
 
-def with_status(content: dict[str, Any], outlook: dict[str, Any]) -> Any:
-    """Refused, where fewer than half of random people could leave: written it is, but nobody should rely on it."""
-    return content if outlook["verdict"]["serves"] else (content | {"exit_status": REFUSED}, REFUSED)
-
-
-@command("Is this person in the model? Looks rows up in a deposit.")
+@command()
 def member(
     deposit: Path = option("What was kept of the source (expunge deposit)."),
     rows: Path = option("The rows to look up, with their labels."),
@@ -420,7 +391,7 @@ def member(
     return content, int(there < len(found))
 
 
-@command("Labels and probabilities of rows, as CSV.")
+@command()
 def predict(
     model: Path = option("The model, .safetensors, as trained or as published."),
     data: Path = option("The rows; they need no labels."),
@@ -448,7 +419,7 @@ def predict(
     return {"predictions": str(target), "rows": count, "classes": list(given.classes)}
 
 
-@command("Accuracy on labelled rows, before and after a deletion.")
+@command()
 def score(
     model: Path = option("The model, .safetensors, as trained or as published."),
     data: Path = option("Rows with their labels that the model was not trained on."),

@@ -75,7 +75,7 @@ class StatedDistance:
         return parse_stated(self.distance, between=self.between, sampling=self.sampling)
 
 
-@command("Forget rows without the source, with a certificate.", quiet=True)
+@command(quiet=True)
 def unlearn(
     sets: Sets = options_of(Sets),
     promise: dict[str, Any] = options_of(Promise, leave="distance", build=dict),
@@ -113,7 +113,6 @@ def unlearn(
     from expunge.model import read_model
     from expunge.runtime.group import joined_group, local_device
 
-    sets.require_kinds()
     key = None if sign_key is None else read_private_key(sign_key)
     wanted = Promise(**promise, distance=stated.read(), match_classes=stated.match_classes)
     deposit = None if sets.deposit is None else read_deposit(sets.deposit)
@@ -131,7 +130,7 @@ def unlearn(
         return write_result(target, result, key, deposit=sets.deposit)
 
 
-@command("Foresee noise and accuracy at several epsilons and distances.", quiet=True)
+@command(quiet=True)
 def plan(
     sets: Sets = options_of(Sets),
     test: Path | None = option("With a deposit: labelled rows to measure accuracy on.", section="Sets"),
@@ -168,7 +167,6 @@ def plan(
     from expunge.request.promise import require_none_with_deposit
     from expunge.rows.output import write_file
 
-    sets.require_kinds()
     if sets.deposit is None and (sets.surrogate is None or test is not None):
         raise OptionError(
             "no --surrogate, or --test without --deposit",

@@ -88,7 +88,7 @@ def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
         raise VerificationFailed(error.found, error.required, error.remedy) from error
 
 
-@command("Check a statement from its file, as anybody can.")
+@command()
 def verify(
     statement: Path = argument(),
     model: Path | None = option(
@@ -219,7 +219,7 @@ def _grounds(document: Any, checks: list[Any]) -> dict[str, str]:
     return told
 
 
-@command("Make a key pair for signing certificates.")
+@command()
 def keygen(
     target: Path = option(
         "The private key to write (mode 0600); the public key is written beside it, with .pub appended.",
@@ -237,7 +237,7 @@ def keygen(
     """
     from expunge.certificate.sign import generate_keys, keys_of, read_private_key
     from expunge.errors import FileError
-    from expunge.rows.output import require_absent, sweep, write_file, write_pair
+    from expunge.rows.output import require_absent, sweep, write_file, write_together
     from expunge.runtime.files import PRIVATE, PUBLIC
 
     public = target.with_name(target.name + ".pub")
@@ -246,7 +246,7 @@ def keygen(
     if new:
         require_absent(target)
         keys = generate_keys()
-        write_pair((target, keys.private, PRIVATE), (public, keys.public, PUBLIC))
+        write_together((target, keys.private, PRIVATE), (public, keys.public, PUBLIC))
         out.print(f"written: {target} (private, keep it so), {public}")
     else:
         try:
@@ -261,7 +261,7 @@ def keygen(
     return {"private_key": str(target), "public_key": str(public), "keyid": keys.keyid, "new": new}
 
 
-@command("Sign the statement of an existing result.")
+@command()
 def sign(
     result: Path = argument(),
     sign_key: Path = option(f"{SIGN_KEY}."),
@@ -298,7 +298,7 @@ class Names:
     model_name: str | None = option("What the model is called, to be named on the page; it is in no other file.", None)
 
 
-@command("Write a page about one result that people can read.")
+@command()
 def report(
     result: Path = argument(),
     public_key: Path | None = option("Check the result's signature and say so on the page."),
@@ -335,7 +335,7 @@ def report(
     return {"files": [str(target)]}
 
 
-@command("Write a model card of one result: what was done to the model.")
+@command()
 def card(
     result: Path = argument(),
     public_key: Path | None = option("Check the result's signature and name the key on the card."),

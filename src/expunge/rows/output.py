@@ -89,13 +89,14 @@ def write_private(path: Path, content: Content) -> None:
     _publish((path, content, PRIVATE))
 
 
-def write_pair(first: tuple[Path, Content, int], second: tuple[Path, Content, int]) -> None:
-    """Write two new files, each given as (path, bytes, mode): both or, whatever fails or stops it, neither.
+def write_together(*files: tuple[Path, Content, int]) -> None:
+    """Write new files, each given as (path, bytes, mode): all or, whatever fails or stops it, none.
 
-    Both are on disk under other names before either gets its own, the first before the second: only a kill between
-    these two steps leaves the first alone.
+    All are on disk under other names before any gets its own, in order: only a kill between these steps leaves the
+    first without the others.
     """
-    _publish(first, second)
+    if files:
+        _publish(*files)
 
 
 def write_folder(

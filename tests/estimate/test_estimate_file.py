@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -282,16 +284,14 @@ def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypat
         result = run(MEASURE + " " + options, files)
         assert result.exit_code == 2
         assert match in result.stderr
-    from expunge.rows import output
+    real = os.link
 
-    real = output.write_file
+    def failing(source: Path, target: Path, **options: Any) -> None:
+        if Path(target).suffix == ".png":
+            raise OSError(errno.ENOSPC, "no room")
+        real(source, target, **options)
 
-    def failing(path: Path, content: bytes) -> None:
-        if path.suffix == ".png":
-            raise FileError("no room", "a disk with room is needed", "Make room.")
-        real(path, content)
-
-    monkeypatch.setattr(output, "write_file", failing)
+    monkeypatch.setattr(os, "link", failing)
     before = sorted(files.iterdir())
     assert run(MEASURE + " --out {0}/new.npz --figure {0}/new.png", files).exit_code == 2
     assert sorted(files.iterdir()) == before

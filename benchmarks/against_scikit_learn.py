@@ -1,0 +1,360 @@
+"""Expunge beside scikit-learn at the same work, in one run: processor seconds, their ratio, memory.
+
+    python benchmarks/against_scikit_learn.py [deletion] [training] [deposit] [sparse] [tables] [growth] [--data FOLDER]
+
+- deletion: ten rows leave a deposit in memory (rows looked up, step, region, noise, certificate), beside refits of
+  LogisticRegression on all retained rows: lbfgs and newton-cholesky at 1e-8, cold and from the weights before, and
+  lbfgs at its default tolerance. 48, 109 and 500 weights for two classes, 5,130 for ten. With --data also on CIFAR-10's
+  embeddings, where solvers need other numbers of iterations than on synthetic rows.
+- training: to the optimum, beside newton-cg to the same norm of the gradient.
+- deposit: what it takes to make one, beside the fit of the model that it is of.
+- sparse: a deposit of TF-IDF rows (with --data of SST-2's sentences), beside the fit.
+- tables: the commands train, predict and score on a million rows of CSV and Parquet, as processes, beside pandas and a
+  Pipeline; peak memory of both.
+- growth: exponents of a deletion's and a deposit's time in rows, features, classes and forgotten rows.
+
+Processor time counts all threads, and what else runs on the machine does not add to it; the shortest of some runs is
+taken. Each part replaces its own lines in results/against_scikit_learn.json, and the page is made from that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+from environment import RESULTS, environment, markdown, write
+from growth import exponent
+from sklearn.linear_model import LogisticRegression
+
+import expunge
+import expunge.sklearn
+from expunge.door import ask
+from expunge.mechanism import certify, measure
+from expunge.request.promise import Promise
+
+NAME = "against_scikit_learn"
+PROMISE = {"epsilon": 1.0, "delta": 1e-6, "force": True}
+FORGET, ROWS = 10, 50_000
+Data = tuple[Any, np.ndarray]
+
+
+def drawn(rows: int, features: int, classes: int = 2, seed: int = 0) -> Data:
+    """Standardised features that go together as a table's do, and labels that a linear model explains in part.
+
+    Eigenvalues of their covariance fall like 1/j^2.
+    """
+    generator = np.random.default_rng(seed)
+    turned = np.linalg.qr(generator.standard_normal((features, features)))[0]
+    values = generator.standard_normal((rows, features)) @ (turned / np.arange(1.0, features + 1.0)[:, None])
+    values = (values - values.mean(axis=0)) / values.std(axis=0)
+    mixed = values @ (generator.standard_normal((features, classes)) / np.sqrt(features))
+    return values, (2.0 * mixed + generator.gumbel(size=mixed.shape)).argmax(axis=1)
+
+
+def one_hot(rows: int, seed: int = 0) -> Data:
+    """A table like a census: six numbers, the rest categories of which a few are frequent; 108 columns."""
+    generator = np.random.default_rng(seed)
+    values, labels = drawn(rows, 6, seed=seed)
+    parts = [values]
+    for levels in (9, 16, 7, 15, 6, 5, 2, 42):
+        shares = 1.0 / np.arange(1.0, levels + 1.0)
+        parts.append(np.eye(levels)[generator.choice(levels, rows, p=shares / shares.sum())])
+    return np.hstack(parts), labels
+
+
+def took(work: Callable[..., Any], *given: Any, repeats: int = 3, **more: Any) -> tuple[float, Any]:
+    """Processor seconds of the shortest run, and what the last one gave."""
+    times, result = [], None
+    for _ in range(repeats):
+        began = time.process_time()
+        result = work(*given, **more)
+        times.append(time.process_time() - began)
+    return min(times), result
+
+
+def line(work: str, ours: float, beside: dict[str, float], **more: Any) -> dict[str, Any]:
+    made = {"work": work, "ours": ours, "beside": beside, **more}
+    print(json.dumps(made), flush=True)
+    return made
+
+
+def fitted(data: Data, **settings: Any) -> LogisticRegression:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return LogisticRegression(**{"max_iter": 5_000, **settings}).fit(*data)
+
+
+def deposit_of(estimator: Any, data: Data) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return expunge.sklearn.deposit(estimator, *data, seed=0)
+
+
+def delete(deposit: Any, forget: Data) -> Any:
+    asked = ask(None, forget, None, Promise(**PROMISE), deposit=deposit)
+    return certify(asked, measure(asked))
+
+
+def deletions(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    cases: dict[str, Callable[[], Data]] = {
+        "48 weights": lambda: drawn(ROWS, 47),
+        "109 weights, one-hot": lambda: one_hot(ROWS),
+        "500 weights": lambda: drawn(ROWS, 499),
+        "5,130 weights": lambda: drawn(ROWS, 512, 10),
+    }
+    if data_folder is not None:
+        cases["513 weights, CIFAR-10, two classes"] = lambda: embeddings(data_folder, 2)
+        cases["5,130 weights, CIFAR-10"] = lambda: embeddings(data_folder, 10)
+    for name, make in cases.items():
+        data = make()
+        wide = len(np.unique(data[1])) > 2
+        before = fitted(data, tol=1e-8 if not wide else 1e-4)
+        deposit = deposit_of(before, data)
+        forget = (data[0][:FORGET], data[1][:FORGET])
+        retained = (data[0][FORGET:], data[1][FORGET:])
+        ours, _ = took(delete, deposit, forget, repeats=1 if wide else 5)
+        refits: dict[str, dict[str, Any]] = {"lbfgs, default tolerance": {}}
+        if not wide:
+            refits |= {f"{solver}, 1e-8": {"solver": solver, "tol": 1e-8} for solver in ("lbfgs", "newton-cholesky")}
+        beside = {kind: took(fitted, retained, repeats=1 if wide else 2, **how)[0] for kind, how in refits.items()}
+        for kind, how in refits.items():
+            if how:
+                beside[f"{kind}, warm"] = took(warm, before, retained, repeats=2, **how)[0]
+        yield line(f"deletion of {FORGET}, n = {len(data[1]):,}, {name}", ours, beside)
+
+
+def warm(before: LogisticRegression, data: Data, **settings: Any) -> LogisticRegression:
+    again = LogisticRegression(warm_start=True, max_iter=5_000, **settings)
+    again.coef_, again.intercept_, again.classes_ = before.coef_.copy(), before.intercept_.copy(), before.classes_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return again.fit(*data)
+
+
+def embeddings(folder: Path, classes: int) -> Data:
+    """CIFAR-10's embeddings, standardised as a whole."""
+    with np.load(folder / "cifar10-resnet50-pca512.npz") as arrays:
+        features, labels = arrays["X"].astype(np.float64), arrays["y"]
+    chosen = labels < classes
+    return features[chosen] / features[chosen].std(), labels[chosen]
+
+
+def gradient_norm(weights: np.ndarray, data: Data, l2: float) -> float:
+    """Of softmax regression without a bias."""
+    outputs = data[0] @ weights.T
+    shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(shares)), data[1]] -= 1.0
+    return float(np.linalg.norm(shares.T @ data[0] / len(shares) + l2 * weights))
+
+
+def training(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    data = drawn(ROWS, 512, 10) if data_folder is None else embeddings(data_folder, 10)
+    longest = float(np.linalg.norm(data[0], axis=1).max())
+    data, l2 = (data[0] / longest, data[1]), 1e-3
+    ours, model = took(expunge.train, *data, repeats=1, l2=l2, max_norm=1.0)
+    reached = gradient_norm(np.asarray(model.weight, dtype=np.float64), data, l2)
+    beside = {}
+    for tolerance in (1e-4, 1e-6, 1e-8, 1e-10, 1e-12):  # the first that comes as near
+        how = {"C": 1.0 / (l2 * ROWS), "fit_intercept": False, "solver": "newton-cg", "tol": tolerance}
+        seconds, other = took(fitted, data, repeats=1, **how)
+        there = gradient_norm(other.coef_, data, l2)
+        beside[f"newton-cg, {tolerance:g} (gradient {there:.1e})"] = seconds
+        if there <= reached:
+            break
+    yield line(f"training to a gradient of {reached:.1e}, {ROWS:,} x 512 x 10", ours, beside)
+
+
+def deposits(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    cases = [(rows, drawn(rows, 47), "48 weights") for rows in (5_000, 20_000, 80_000, 320_000)]
+    cases += [(ROWS, one_hot(ROWS), "109 weights, one-hot"), (20_000, drawn(20_000, 365), "366 weights")]
+    cases += [(20_000, drawn(20_000, 367), "368 weights"), (ROWS, drawn(ROWS, 512, 10), "5,130 weights")]
+    for rows, data, name in cases:
+        small = name.startswith(("48", "109"))
+        fit, estimator = took(fitted, data, repeats=3 if small else 1)
+        before = peak()
+        ours, _ = took(deposit_of, estimator, data, repeats=2 if small else 1)
+        yield line(
+            f"deposit, n = {rows:,}, {name}", ours, {"fit": fit}, rows_mb=data[0].nbytes / 1e6, more_mb=peak() - before
+        )
+
+
+def sparse(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    from scipy.sparse import random as random_rows
+
+    if data_folder is None:
+        generator = np.random.default_rng(0)
+        features = random_rows(67_349, 2_000, density=0.003, format="csr", random_state=generator)
+        labels = (features @ generator.standard_normal(2_000) + 0.3 * generator.standard_normal(67_349) > 0).astype(int)
+    else:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        with gzip.open(data_folder / "sst2-train.tsv.gz", "rt") as file:
+            rows = [text.rstrip("\n").rsplit("\t", 1) for text in file][1:]
+        features = TfidfVectorizer(max_features=2_000).fit_transform([sentence for sentence, _ in rows])
+        labels = np.array([int(label) for _, label in rows])
+    fit, estimator = took(fitted, (features, labels))
+    before = peak()
+    ours, _ = took(deposit_of, estimator, (features, labels), repeats=1)
+    yield line(
+        f"deposit, sparse {features.shape[0]:,} x {features.shape[1]:,}", ours, {"fit": fit}, more_mb=peak() - before
+    )
+
+
+def peak() -> float:
+    """Peak memory of this process in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+BESIDE = """
+import sys, pandas, numpy
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+path, what = sys.argv[1:]
+table = pandas.read_csv(path) if path.endswith("csv") else pandas.read_parquet(path)
+labels = table.pop("label")
+words = [name for name in table if name.startswith("word")]
+numbers = [name for name in table if name not in words]
+steps = make_column_transformer((StandardScaler(), numbers), (OneHotEncoder(sparse_output=False), words))
+model = make_pipeline(steps, LogisticRegression(max_iter=1000))
+if what == "train":
+    model.fit(table, labels)
+else:
+    few = model.fit(table[:5000], labels[:5000])
+    if what == "predict":
+        shares = few.predict_proba(table)
+        pandas.DataFrame(shares).assign(label=few.classes_[shares.argmax(axis=1)]).to_csv(path + ".out", index=False)
+    else:
+        print(few.score(table, labels))
+"""
+
+
+def child(arguments: list[str]) -> tuple[float, float]:
+    """Processor seconds and peak memory in MB of a process."""
+    environment_of = {**os.environ, "PYTHONPATH": str(Path(expunge.__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment_of)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{arguments[:4]} ended with {status}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+
+
+def tables(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    generator, rows = np.random.default_rng(0), 1_000_000
+    numbers = {f"number{index}": generator.standard_normal(rows).round(4) for index in range(17)}
+    words = {f"word{index}": np.array(list("abcde"))[generator.integers(0, 5 - index, rows)] for index in range(3)}
+    signal = numbers["number0"] - numbers["number1"] + (words["word0"] == "a")
+    label = np.where(signal + generator.logistic(size=rows) > 0, "yes", "no")
+    table = pyarrow.table({**numbers, **words, "label": label})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        csv.write_csv(table, folder / "rows.csv")
+        parquet.write_table(table, folder / "rows.parquet")
+        csv.write_csv(table[:5_000], folder / "few.csv")
+        few = ["-m", "expunge", "train", "--data", str(folder / "few.csv"), "--label", "label", "--quiet"]
+        child([*few, "--out", str(folder / "few.safetensors")])
+        for ending in ("csv", "parquet"):
+            path = folder / f"rows.{ending}"
+            given = ["--data", str(path), "--label", "label"]
+            commands = {
+                "train": ["train", *given, "--quiet", "--out", str(folder / f"{ending}.safetensors")],
+                "predict": ["predict", *given, "--model", str(folder / "few.safetensors"), "--out", f"{path}.ours.csv"],
+                "score": ["score", *given, "--model", str(folder / "few.safetensors")],
+            }
+            for what, arguments in commands.items():
+                ours, mine = child(["-m", "expunge", *arguments])
+                theirs, yours = child(["-c", BESIDE, str(path), what])
+                beside = {"pandas and a Pipeline": theirs}
+                yield line(f"{what}, a million rows of {ending}", ours, beside, peak_mb=mine, beside_peak_mb=yours)
+
+
+def growth(data_folder: Path | None) -> Iterator[dict[str, Any]]:
+    """How the time of a deposit and of a deletion grows; a sum over rows is linear in them, a Hessian square in p."""
+    usual = {"rows": 20_000, "features": 60, "classes": 2, "forget": 10}
+    varied = {
+        "rows": (20_000, 40_000, 80_000, 160_000),
+        "features": (60, 120, 240, 480),
+        "classes": (3, 6, 12, 24),
+        "forget": (1, 10, 100),
+    }
+    for name, values in varied.items():
+        made: dict[str, list[float]] = {"deposit": [], "deletion": []}
+        for value in values:
+            sizes = usual | {name: value}
+            data = drawn(sizes["rows"], sizes["features"], sizes["classes"])
+            estimator = fitted(data)
+            seconds, deposit = took(deposit_of, estimator, data, repeats=1)
+            made["deposit"].append(seconds)
+            count = sizes["forget"]
+            forget = (data[0][:count], data[1][:count])
+            made["deletion"].append(took(delete, deposit, forget)[0])
+        powers = {work: exponent([float(value) for value in values], times) for work, times in made.items()}
+        print(json.dumps({name: made, "exponents": powers}), flush=True)
+        yield {"work": f"growth with {name}, {', '.join(map(str, values))}", "seconds": made, "exponents": powers}
+
+
+PARTS = {
+    "deletion": deletions,
+    "training": training,
+    "deposit": deposits,
+    "sparse": sparse,
+    "tables": tables,
+    "growth": growth,
+}
+
+
+def page_of(result: dict[str, Any]) -> str:
+    lines = []
+    for part in PARTS:
+        for each in result.get(part, []):
+            if "exponents" in each:
+                lines += [
+                    (each["work"], name, f"exponent {power:.2f}", "") for name, power in each["exponents"].items()
+                ]
+                continue
+            memory = "".join(
+                f"; {name.replace('_', ' ')} {value:,.0f}" for name, value in each.items() if name.endswith("_mb")
+            )
+            first = True
+            for name, seconds in each["beside"].items():
+                work = (each["work"] + memory, f"{each['ours']:.3f}") if first else ("", "")
+                lines.append((*work, f"{name} {seconds:.3f}", f"{each['ours'] / seconds:.2f}"))
+                first = False
+    columns = ("work", "Expunge, processor s", "beside it, processor s", "ratio")
+    return markdown("Beside scikit-learn", columns, lines, result["environment"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--data", type=Path, help="the folder with CIFAR-10's embeddings and SST-2")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    known = given.out / f"{NAME}.json"
+    result: dict[str, Any] = json.loads(known.read_text()) if known.exists() else {}
+    for part in given.parts:
+        result["environment"] = environment() | {"scikit-learn": sklearn.__version__}
+        result[part] = list(PARTS[part](given.data))
+        write(NAME, result, page_of(result), given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -56,13 +56,6 @@ def growth(result: dict[str, Any]) -> Iterator[Line]:
         )
 
 
-def preconditioner(result: dict[str, Any]) -> Iterator[Line]:
-    for name, one in result["sets"].items():
-        for case in one["cases"]:
-            counts = ", ".join(f"{kind} {case[kind]['iterations']}" for kind in ("plain", "Kronecker", "blocks"))
-            yield f"iterations to 1e-8, {name}, l2 {case['l2']:g}", counts
-
-
 def imagenet(result: dict[str, Any]) -> Iterator[Line]:
     task = result["task"]
     device = result["environment"].get("device")
@@ -156,7 +149,6 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "langevin": langevin,
     "langevin-cuda": langevin,
     "growth": growth,
-    "preconditioner": preconditioner,
     "imagenet_head": imagenet,
     "streaming": streaming,
     "streaming-cuda": streaming,

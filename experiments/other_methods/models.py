@@ -100,10 +100,10 @@ def standard_normal(like: Tensor, generator: np.random.Generator) -> Tensor:
 
 def hessian(head: LinearHead, weights: Tensor, rows: Rows) -> Tensor:
     """The Hessian as blocks x size x size: one of all weights, or where classes do not touch one for each of them."""
-    curvature = head.curvature(weights, rows)
     if head.shift_invariant or head.n_classes == 1:
-        return curvature.dense()[None]
-    blocks = curvature.class_blocks()
+        return head.curvature(weights, rows).dense()[None]
+    slopes = head.slopes(head.predictions(rows.features @ weights.T).T)
+    blocks = torch.stack([(rows.features * own[:, None]).T @ rows.features for own in slopes]) / len(rows)
     blocks.diagonal(dim1=1, dim2=2).add_(head.l2)
     return blocks
 

@@ -283,12 +283,6 @@ def test_the_factors_for_preconditioning_are_plain_means(loss: str) -> None:
     by_class = np.mean([np.eye(4) if loss == "ridge" else np.diag(p) - np.outer(p, p) for p in predictions], axis=0)
     assert close(curvature.class_factor(), by_class)
     assert close(curvature.feature_factor(), X.T @ X / len(X))
-    separated = np.ones((60, 4))
-    if loss == "softmax":
-        own = predictions * (1 - predictions)
-        separated = own * (1 + 2 * (own**2).sum(axis=1) / own.sum(axis=1) ** 2)[:, None]
-    blocks = [np.mean([c * np.outer(x, x) for c, x in zip(separated[:, k], X, strict=True)], axis=0) for k in range(4)]
-    assert close(curvature.class_blocks(), np.stack(blocks))
 
 
 def test_the_dense_matrix_is_the_same_as_it_is_formed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 from expunge.errors import DataError, ExpungeError, FileError
-from expunge.heads import Curvature, Rows, head_for
+from expunge.heads import Rows
 from expunge.rows import bound_rows, open_data, stream
 from expunge.rows.files import EncodedRows
 from expunge.rows.streams import ArrayStream, Form, Share, Stream, StreamedRows, load, read_ahead
@@ -25,7 +25,6 @@ from stream_sources import (
     FILES,
     NOTHING,
     PLENTY,
-    RNG,
     ROWS,
     SOURCES,
     WIDTH,
@@ -261,14 +260,6 @@ def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
     rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
     assert rows.keeps(8)
     assert not rows.affords(8)
-
-
-def test_rows_joined_from_several_blocks_are_those_of_each() -> None:
-    objective = head_for("softmax", l2=0.1, n_classes=3, n_features=WIDTH + 1, row_bound=3.0)
-    weights = torch.from_numpy(RNG.normal(size=(3, WIDTH + 1)))
-    rows = StreamedRows(stream(lambda: iter([(X, Y)])), form(bias=True), NOTHING)
-    wanted = Curvature(objective, weights, gathered(rows)).class_blocks()
-    torch.testing.assert_close(Curvature(objective, weights, rows).class_blocks(), wanted)
 
 
 def test_rows_without_labels_among_others_are_refused() -> None:

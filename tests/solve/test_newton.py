@@ -82,16 +82,6 @@ def test_one_newton_step_is_algorithm_one(
     assert np.allclose(step.update, algorithm_one(example), rtol=1e-7, atol=1e-10)
 
 
-def test_the_source_size_scales_the_surrogate_s_hessian_and_not_its_own_size() -> None:
-    """The main text's Algorithm 1: a surrogate given twice over changes nothing."""
-    once = Example()
-    twice = Example(surrogate=lambda rng, X: np.vstack([reference.random_rows(rng, len(X), 5, 3)[0]] * 2))
-    assert len(twice.S) == 2 * once.n
-    assert np.array_equal(twice.S[: once.n], once.S)
-    first, second = newton_step(once.problem(), single=True), newton_step(twice.problem(), single=True)
-    assert np.allclose(first.update, second.update, rtol=1e-10, atol=1e-13)
-
-
 @pytest.mark.parametrize("method", METHODS, indirect=True)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("loss", LOSSES)
@@ -124,12 +114,6 @@ def test_ridge_is_exact_in_one_step(method: str, single: bool) -> None:
         assert step.iterations == 1
         assert step.residual <= 1e-12 * step.residual_at_start
     assert np.allclose(example.W + step.update.numpy(), retrained, rtol=1e-6, atol=1e-7)
-
-
-# A pull toward no update ----------------------------------------------------------------------------------------
-
-
-# Not positive definite ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -231,20 +215,6 @@ def test_a_forget_set_without_gradient_needs_no_step(method: str) -> None:
 # Dtypes, devices, manners ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("forget_dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("method", METHODS, indirect=True)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_surrogate_in_float32_gives_a_float64_step_as_good(method: str, loss: str, forget_dtype: torch.dtype) -> None:
-    """The mechanism keeps the forget rows in float64 whatever the surrogate is kept in."""
-    example = Example(loss, classes=4, width=6, n=300, m=30)
-    problem = example.problem(surrogate_dtype=torch.float32, forget_dtype=forget_dtype)
-    step = newton_step(problem, single=False)
-    best = newton_step(example.problem(), single=False)
-    assert step.update.dtype == torch.float64
-    assert step.converged
-    assert np.allclose(step.update, best.update, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("classes", "width"), [(3, 6), (5, 260)])
@@ -273,16 +243,6 @@ def test_a_step_that_failed_still_ends_in_a_certificate(rows: int, step: str, wi
     left = float(gather(request).retained_equation.residual(measured.step.update).norm())
     assert certificate.terms["solver"] >= left / 100 / 1e-6 * (1 - 1e-12)
     assert certificate.to_json()
-
-
-def test_the_step_changes_nothing_it_was_given_and_repeats_itself() -> None:
-    example = Example()
-    problem = example.problem()
-    first, second = newton_step(problem, single=False), newton_step(problem, single=False)
-    assert torch.equal(first.update, second.update)
-    assert np.array_equal(problem.weights, example.W)
-    assert np.array_equal(problem.surrogate.features, example.S)
-    assert np.array_equal(problem.forget.features, example.X[: example.m])
 
 
 def held_back(example: Example, pull: float) -> Any:

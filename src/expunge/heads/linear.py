@@ -28,7 +28,6 @@ from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, Constants, Los
 
 # The Hessian of a linear head over one set: products, the dense matrix, factors for preconditioning ----------------
 
-SAMPLE_BLOCK = 4096  # rows: square matrix products run at full speed from about here
 DENSE_COLUMNS, DENSE_BYTES = 256, 1 << 21  # products of features at a time, and their size: they stay in cache
 CLASS_MULTIPLE = 4  # thin matrix products run faster on a multiple of this many rows than on fewer
 
@@ -131,45 +130,12 @@ class Curvature:
         """Mean of `x x^T` over the rows, d x d; over about `most` of them, evenly spread, where that is enough."""
         width = self.objective.n_features
         total, count = self.weights.new_zeros((width, width)), torch.zeros((), dtype=torch.float64)
-        for block in self._spread_evenly(most):
+        step = 1 if most is None else max(1, len(self.rows) // most)
+        for whole in self.rows.blocks():
+            block = whole[-(self.rows.n_before + whole.start) % step :: step]
             total.addmm_(block.weighted(block.features, 0).T, block.features)
             count += len(block)
         return self.rows.total(total) / float(self.rows.total(count))
-
-    def class_blocks(self, most: int | None = None) -> Tensor:
-        """Mean of `c_k(p) x x^T` for each class k, K x d x d; over about `most` rows, evenly spread."""
-        classes, width = self.objective.n_classes, self.objective.n_features
-        total, count = self.weights.new_zeros((classes, width, width)), torch.zeros((), dtype=torch.float64)
-        for features, weights in self._sampled(most):
-            predictions = self.objective.predictions(features @ self.weights.T).T.contiguous()
-            separated = self.objective.separated(predictions) * weights
-            for index in range(classes):
-                total[index].addmm_((features * separated[index, :, None]).T, features)
-            count += len(features)
-        return self.rows.total(total).div_(float(self.rows.total(count)))
-
-    def _spread_evenly(self, most: int | None) -> Iterator[Block]:
-        """About `most` rows of this pass; all of them with None."""
-        step = 1 if most is None else max(1, len(self.rows) // most)
-        for block in self.rows.blocks():
-            yield block[-(self.rows.n_before + block.start) % step :: step]
-
-    def _sampled(self, most: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and weights of about `most` rows, joined to large blocks."""
-        waiting: list[tuple[Tensor, Tensor]] = []
-        for block in self._spread_evenly(most):
-            # clones: the block's memory may be used again for the next one
-            waiting.append((block.features.clone(), block.weighted(block.features.new_ones(len(block)), 0).clone()))
-            if sum(len(weights) for _, weights in waiting) >= SAMPLE_BLOCK:
-                yield _joined(waiting)
-                waiting = []
-        if waiting:
-            yield _joined(waiting)
-
-
-def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    features, weights = (torch.cat(each) for each in zip(*parts, strict=True))
-    return features, weights
 
 
 # How the change of gradient spreads over the rows of a set; no covariance is formed --------------------------------
@@ -340,19 +306,6 @@ class LinearHead(ABC):
         """Sum over examples of their weight times `C(p)`, K x K."""
         total = torch.diag((self.slopes(predictions) * weights).sum(dim=1))
         return total.sub_((predictions * weights) @ predictions.T) if self.shift_invariant else total
-
-    def separated(self, predictions: Tensor) -> Tensor:
-        """The diagonal that stands for `C(p)` where classes are treated one by one.
-
-        For `diag(p) - p p^T` it is `q_k (1 + 2 sum q^2 / (sum q)^2)` with `q = p (1 - p)`, the diagonal of C(p). Along
-        the difference of two classes a row is undecided between, C(p) is twice its diagonal; where the doubt is spread
-        over many classes, about once. The factor is 2 for the first and near 1 for the second.
-        """
-        if not self.shift_invariant:
-            return self.slopes(predictions)
-        own = predictions * (1.0 - predictions)
-        every = own.sum(dim=0).clamp_(min=torch.finfo(own.dtype).tiny)
-        return own * (1.0 + 2.0 * (own / every).square().sum(dim=0))
 
     # Sums over sets ------------------------------------------------------------------------------------------------
 

@@ -224,10 +224,24 @@ def largest_eigenvalue_upper(
     steps = lanczos_steps(parameters, failure, slack)
     if parameters <= 2 * steps:
         steps = parameters  # for a little more work the result is exact
-    basis = torch.empty((steps, parameters), dtype=torch.float64, device=start.device)
+    ritz, exact = lanczos(product, start, steps, advance)
+    return max(0.0, ritz) * (1.0 + 1e-9) if exact else max(0.0, ritz) / (1.0 - slack)
+
+
+def lanczos(
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    steps: int,
+    advance: Callable[[int, int], None] | None = None,
+) -> tuple[float, bool]:
+    """The largest Ritz value of a symmetric map after so many steps, fully reorthogonalised, and whether it is exact.
+
+    It never exceeds the largest eigenvalue, and is that where the Krylov space is exhausted.
+    """
+    basis = torch.empty((steps, start.numel()), dtype=torch.float64, device=start.device)
     diagonal, off, largest = [], [], 0.0
     vector = start.reshape(-1) / start.norm()
-    exhausted = steps == parameters
+    exact = steps == start.numel()
     for step in range(steps):
         basis[step] = vector
         image = product(vector.reshape(start.shape)).reshape(-1)
@@ -239,34 +253,24 @@ def largest_eigenvalue_upper(
             advance(step + 1, steps)
         largest = max(largest, abs(diagonal[-1]))
         if length <= 1e-13 * largest or step == steps - 1:
-            exhausted = exhausted or step < steps - 1
+            exact = exact or step < steps - 1
             break
         off.append(length)
         vector = image / length
     size = len(diagonal)
     tridiagonal = np.diag(diagonal) + np.diag(off[: size - 1], 1) + np.diag(off[: size - 1], -1)
-    ritz = max(0.0, float(np.linalg.eigvalsh(tridiagonal)[-1]))
-    return ritz * (1.0 + 1e-9) if exhausted else ritz / (1.0 - slack)
+    return float(np.linalg.eigvalsh(tridiagonal)[-1]), exact
 
 
-# Approximate inverses of a Hessian, from its structure, that leave conjugate gradients few iterations ---------------
-# They change how many iterations a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T`
-# plus `l2 I`; what follows differs in which dependence between `C(p)` and `x` is kept. Factors are taken over rows
-# evenly spread.
-#
-#     KroneckerPreconditioner  mean of C(p) kron mean of x x^T         nearly free; exact where all C(p) are the same
-#     ClassBlocks              for each class k, mean of c_k(p) x x^T  K factorisations; rows count where undecided
-#
-# Of tables so wide, or with so few rows, that d x d matrices cost more than the iterations, there is none.
+# An approximate inverse of a Hessian, from its structure, that leaves conjugate gradients few iterations. It changes
+# how many a solve takes, never what it converges to. A Hessian is the mean of `C(p) kron x x^T` plus `l2 I`;
+# the mean of `C(p)` kron the mean of `x x^T` is nearly free, and exact where all C(p) are the same. Of tables so wide,
+# or with so few rows, that d x d matrices cost more than the iterations, there is none.
 
-SAMPLED_ROWS = 16_384  # enough to shape a preconditioner by
-FACTORISING = 1.5  # square matrix products run about this much faster than the thin ones of a Hessian product
-ITERATIONS, ITERATIONS_WITH_BLOCKS = 60, 18  # what a solve takes about l2 = 1e-4; see benchmarks/preconditioner.py
-BLOCK_COPIES = 2  # as summed over processes, then factorised in place
+SAMPLED_ROWS = 16_384  # evenly spread: enough to shape a preconditioner by
 KRONECKER_COPIES = 4  # of a d x d matrix: the sum, in float64, its eigenvectors, room to find them in
 FEW_ROWS = 4  # times rows and classes fewer than features: iterations end sooner than a d x d matrix is factorised
 WIDE_TABLE, WIDEST = 2_000, 20_000  # features from which that is asked at all, and from which no such matrix is made
-READING = 4  # a number that is read from memory once costs as much as so many multiplications in cache
 
 
 class Preconditioner(Protocol):
@@ -294,36 +298,6 @@ class KroneckerPreconditioner:
         return solved.to(residual.dtype)
 
 
-class ClassBlocks:
-    """Inverse of `scale (D + (l2 + shift) I)`, where block `D_k` is the mean of `c_k(p) x x^T` of one class.
-
-    `c_k` is `LinearHead.separated`. Where the same change of every class's outputs changes nothing (softmax), the mean
-    over classes of a residual is no business of this: the Hessian is `scale (l2 + shift)` there.
-    """
-
-    def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        self.centred = curvature.objective.shift_invariant
-        self.flat = scale * (curvature.objective.l2 + shift)
-        blocks = curvature.class_blocks(SAMPLED_ROWS).double()
-        if not bool(torch.isfinite(blocks).all()):  # rows whose squares overflow
-            blocks.zero_()
-        blocks.mul_(scale).diagonal(dim1=1, dim2=2).add_(self.flat)
-        for block in blocks:  # one by one: no second copy of them all
-            factor, failed = torch.linalg.cholesky_ex(block)
-            if bool(failed):
-                factor = torch.eye(len(block)).to(block) * self.flat**0.5
-            block.copy_(torch.cholesky_inverse(factor))
-        self.inverses = blocks
-
-    def solve(self, residual: Tensor) -> Tensor:
-        right = residual.double()
-        mean = right.mean(dim=0, keepdim=True) if self.centred else torch.zeros_like(right[:1])
-        solved = torch.bmm(self.inverses, (right - mean)[:, :, None])[:, :, 0]
-        if self.centred:
-            solved = solved - solved.mean(dim=0, keepdim=True) + mean / self.flat
-        return solved.to(residual.dtype)
-
-
 def too_wide(objective: LinearHead, rows: RowSet) -> bool:
     """Whether a d x d matrix does not fit beside the rows, or costs more than what it saves."""
     width, reached = objective.n_features, len(rows) * objective.n_classes
@@ -332,24 +306,6 @@ def too_wide(objective: LinearHead, rows: RowSet) -> bool:
     return width > WIDE_TABLE and FEW_ROWS * reached < width
 
 
-def blocks_pay(objective: LinearHead, rows: RowSet) -> bool:
-    """Whether blocks save more than forming them costs, counted in multiplications, and fit beside the rows.
-
-    With more weights than rows they would be larger than the set, and made of too few rows each.
-    """
-    entries = objective.n_classes * objective.n_features**2
-    if objective.constant_curvature or objective.n_parameters > len(rows):
-        return False
-    if not rows.affords(BLOCK_COPIES * 8 * entries):
-        return False
-    forming = entries * (min(len(rows), SAMPLED_ROWS) + objective.n_features)
-    product = 2.0 * len(rows) * objective.n_parameters
-    with_blocks = forming / FACTORISING + ITERATIONS_WITH_BLOCKS * (product + READING * entries)
-    return with_blocks < ITERATIONS * product
-
-
 def precondition(curvature: Curvature, scale: float, shift: float = 0.0) -> Preconditioner | None:
-    """Whichever is the cheapest, the solve included; None where none is worth its work."""
-    if blocks_pay(curvature.objective, curvature.rows):
-        return ClassBlocks(curvature, scale, shift)
+    """Kronecker factors; None where they are not worth their work."""
     return None if too_wide(curvature.objective, curvature.rows) else KroneckerPreconditioner(curvature, scale, shift)

@@ -121,6 +121,13 @@ def test_what_a_deposit_decides_by_itself_is_refused_in_python_as_on_the_command
         unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, **{name: UNFIT[name]})
 
 
+def test_a_deposit_s_bound_is_chosen_by_the_deposit_alone() -> None:
+    """Named by hand it let everything else pass unread: a distance without rows, noise as for ten rows."""
+    for others in ({}, {"surrogate": source()}, {"surrogate": source(), "distance": "source"}):
+        with pytest.raises(OptionError, match="--bound with a deposit"):
+            unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, bound="deposit", **others)
+
+
 def test_every_parameter_of_unlearn_goes_with_a_deposit_or_is_refused() -> None:
     """A new parameter has to be put on one of these lists."""
     fit = {"model", "forget", "surrogate", "epsilon", "delta", "distance", "deposit", "match_classes", "forget_class"}

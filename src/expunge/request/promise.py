@@ -241,8 +241,6 @@ class Promise:
                     "Give the deposit, or a surrogate and how far it is from the source.",
                 )
             return replace(self, step=self.step or ("newton" if self.paper else "converged"))
-        if self.deposit:
-            return self
         usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
         require_none_with_deposit({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
         if self.noise.kind == REHEARSAL:

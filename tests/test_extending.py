@@ -104,6 +104,10 @@ class Steeper(Logistic):
         return super().predictions(2 * outputs)
 
 
+class Unnamed(Logistic):
+    """A loss of its own that kept the name, and the constants, of the one it is made from."""
+
+
 @pytest.mark.usefixtures("toys")
 def test_a_deposit_of_a_loss_from_outside_is_refused_though_it_is_made_from_one_that_is_known() -> None:
     """Its sums have formulas of their own: they would be another loss's, and the certificate would say proven."""
@@ -130,6 +134,9 @@ def test_a_name_is_taken_once() -> None:
         register_kind(Other())
     with pytest.raises(ExpungeError, match="taken"):
         register_head(type("Other", (TwiceRidge,), {"about": replace(TwiceRidge.about, one_vector=True)}))
+    with pytest.raises(ExpungeError, match="'logistic' is taken by Logistic"):
+        register_head(Unnamed)
+    assert HEADS["logistic"] is Logistic
 
 
 # Whatever is unknown raises -------------------------------------------------------------------------------------------

@@ -73,10 +73,20 @@ def test_it_takes_the_deposit_in_and_keeps_no_surrogate(desk: Desk, tmp_path: Pa
     assert desk.policy.with_deposit
     assert desk.policy.noise == NOISE
     usual = create_desk(tmp_path / "usual", None, None, POLICY, deposit=kept().deposit)
-    assert usual.policy.noise == default_noise(kept().deposit)
+    assert usual.policy.noise == default_noise(kept().deposit, POLICY.epsilon, POLICY.delta)
     assert state_of(desk).numbers == kept().deposit.numbers
     assert not desk.layout.surrogate.exists()
     assert open_desk(desk.layout.folder).policy == desk.policy
+
+
+def test_noise_that_nobody_set_hides_at_a_small_epsilon_what_it_hides_at_1() -> None:
+    """Else a desk at epsilon 0.1 opens and serves hardly anybody; up to where noise would be felt."""
+    usual = default_noise(kept().deposit, 1.0, 1e-5)
+    for epsilon in (0.1, 0.3, 1.0):
+        noise = default_noise(kept().deposit, epsilon, 1e-5)
+        assert noise * mu_for(epsilon, 1e-5) == pytest.approx(usual * mu_for(1.0, 1e-5), rel=1e-9)
+    assert default_noise(kept().deposit, 0.001, 1e-5) == pytest.approx(16.0 * usual)
+    assert default_noise(kept().deposit, 5.0, 1e-5) == usual
 
 
 def test_what_cannot_open_one(tmp_path: Path) -> None:

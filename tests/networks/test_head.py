@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -155,6 +157,28 @@ def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(
     torch.testing.assert_close(other(fresh), bounded(fresh))
     assert "max_norm=1.5" in repr(other)
     torch.testing.assert_close(bounded.double()(fresh.double()).float(), bounded.float()(fresh), atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_of_one_weight_vector_names_both_classes_in_a_layer_of_two(small: Small) -> None:
+    """Of one output the largest is always the first: every row would be of the first class."""
+    small.fc = nn.Linear(small.fc.in_features, 2)
+    split = split_head(small)
+    source, labels = split.features(images(90)).numpy(), np.arange(90) % 2
+    model = train(source, labels, l2=0.01, max_norm=9.0, bias=True, loss="logistic")
+    fresh, rows = images(40, seed=1), split.features(images(40, seed=1))
+    outputs = with_head(small, model)(fresh)
+    np.testing.assert_array_equal(outputs.argmax(1).numpy(), model.predict(rows))
+    np.testing.assert_allclose(outputs.softmax(1).detach().numpy(), model.predict_proba(rows), atol=1e-6)
+
+
+def test_a_head_whose_norm_bound_scales_nothing_works_in_half_precision(small: Small) -> None:
+    split = split_head(small)
+    source, labels = split.features(images(60)).numpy(), np.arange(60) % 3
+    model = train(source, labels, l2=0.5, max_norm="largest", bias=True)
+    assert model.record is not None
+    published = replace(model, record=replace(model.record, max_norm=1e30, noised=True, residual=None))
+    whole, fresh = with_head(small, published), images(20, seed=1)
+    torch.testing.assert_close(whole(fresh).half(), whole.half()(fresh.half()), atol=2e-2, rtol=2e-2)
 
 
 # Which encoder made these features.

@@ -76,7 +76,8 @@ def init(
         "Of every model, set now, before anybody asks: a standard deviation, or as for so many rows a model (rows:10, "
         "rehearsed on surrogate rows for all planned models). A request that needs more is refused: retrain. request: "
         "each chooses a power of two, which says something of who left. expunge plan recommends a number. With a "
-        "deposit, unless it is a number: what moves outputs by at most a hundredth.",
+        "deposit, unless it is a number: what moves outputs by at most a hundredth, with an epsilon below 1 in "
+        "proportion more, up to 16 times.",
         "rows:1",
         text=publishable,
     ),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 DEFAULT_NOISE = "rows:1"  # a model
 WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; a deposit has its own
 DRAWS = 20  # of noise
+MOST_TIMES = 16.0  # a hundredth of an output that noise is by default with a deposit, where epsilon is small
 MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
 LESS = (
     "set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train with a "
@@ -88,8 +89,7 @@ def create_desk(
     `declared` are the facts of a model without a record. The model becomes the first private state: from now on the
     desk answers for it, and the file it came from should go. With a `deposit`, and a policy whose distance is
     `deposit`, that is the state: no surrogate is given, the model only where it is not the deposit's own (one that was
-    published, or is stored in another type), and noise is a number, or else what moves no typical output by more than
-    a hundredth.
+    published, or is stored in another type), and noise is a number, or else `default_noise`.
     """
     policy.check()
     layout = Layout(Path(folder))
@@ -153,13 +153,13 @@ def _start_with_deposit(
         raise OptionError(
             f"noise as for {noise.rows} rows with a deposit",
             "there are no rows to rehearse with",
-            "Give a number, or leave --noise (noise) out for noise that moves no output by more than a hundredth.",
+            "Give a number, or leave --noise (noise) out for noise that hardly moves outputs.",
         )
     require_linear(deposit)
     if model is not None:
         require_its_model(model, deposit)
     scale = policy.noise if policy.noise is not None else noise.value
-    scale = default_noise(deposit) if scale is None else scale
+    scale = default_noise(deposit, policy.epsilon, policy.delta) if scale is None else scale
     policy = replace(policy, distance=DEPOSIT, step="newton", noise=scale)
     moved, spread, numbers = scale * deposit.output_noise, deposit.output_spread, deposit.numbers
     if moved > spread and not policy.force:
@@ -183,8 +183,11 @@ def _start_with_deposit(
     return _NewDesk(policy, first, deposit.to_bytes(), None, notes, first.sha256())
 
 
-def default_noise(deposit: Deposit) -> float:
+def default_noise(deposit: Deposit, epsilon: float, delta: float) -> float:
     """Noise that moves a typical output by at most a hundredth, from public numbers alone: it is in every statement.
+
+    At an epsilon below 1 it is as much larger as it takes to hide what it would hide at epsilon 1, up to 16 times: on
+    Adult a hundredth let no ten random people leave at epsilon 0.1.
 
     With `M_0 = c tau (G/tau)^t + reg` noise of scale 1 moves a typical output by the root of
     `tr(M_0^-1 G) <= sum_i (lambda_i/tau)^(1-t) / c <= d/c`, whatever the rows are (`tau` is the mean eigenvalue of
@@ -193,7 +196,8 @@ def default_noise(deposit: Deposit) -> float:
     tell whether somebody was there who has a column to themselves.
     """
     features = deposit.anchor.shape[1]
-    return max(HARMLESS * math.sqrt(gram_share(deposit.head) / features), LOWEST_LEVEL)
+    times = min(max(1.0, mu_for(1.0, delta) / mu_for(epsilon, delta)), MOST_TIMES)
+    return max(times * HARMLESS * math.sqrt(gram_share(deposit.head) / features), LOWEST_LEVEL)
 
 
 # With a surrogate -----------------------------------------------------------------------------------------------------

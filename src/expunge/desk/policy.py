@@ -80,8 +80,8 @@ class Policy:
     them at the same delta; `days` is how long a request may wait; with `match_classes` surrogate rows are weighted to
     the class counts of the rows still left. `noise` is the standard deviation of every model's noise, set when the
     desk is opened, and `noise_rows` what it was rehearsed with; None: each request chooses a power of two. With a
-    deposit the distance is `deposit`, and noise without a value set moves no typical output by more than a hundredth,
-    and follows from public numbers alone.
+    deposit the distance is `deposit`, and noise without a value set follows from public numbers alone
+    (`create.default_noise`).
     """
 
     epsilon: float = option("Of each published model; smaller protects more.", section="Guarantee of each model")

@@ -11,9 +11,17 @@ HEADS: dict[str, type[LinearHead]] = {head.about.name: head for head in (Softmax
 
 
 def register_head(head: type[LinearHead]) -> None:
-    """Make a linear head, and what certificates have to know of its loss, known under its name."""
+    """Make a linear head, and what certificates have to know of its loss, known under its name, which is taken once."""
+    name = head.about.name
+    there = HEADS.get(name, head)
+    if (there.__module__, there.__qualname__) != (head.__module__, head.__qualname__):  # else it was defined again
+        raise OptionError(
+            f"loss {name!r} is taken by {there.__name__}",
+            "a name stands for one loss, whose constants certificates rely on",
+            f"Give {head.__name__} an `about` of its own, with a name and constants.",
+        )
     register_loss(head.about)
-    HEADS[head.about.name] = head
+    HEADS[name] = head
 
 
 def head_for(loss: str, *, l2: float, n_classes: int, n_features: int, row_bound: float) -> LinearHead:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
 from expunge.heads.network import require_running_statistics
-from expunge.model import LinearModel, checked_model
+from expunge.model import LinearModel, checked_model, one_row_a_class
 from expunge.rows.arrays import EncoderInputs
 from expunge.rows.features import as_features
 from expunge.rows.output import open_run
@@ -30,6 +30,7 @@ from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
+from expunge.runtime.values import LARGEST
 
 # A torch classifier taken apart into a frozen encoder and its linear head, and put together again -------------------
 
@@ -175,8 +176,9 @@ def split_head(module: nn.Module, head: str = "fc") -> SplitModel:
 def with_head(module: nn.Module, linear: LinearModel, head: str = "fc") -> nn.Module:
     """A copy of the model with these weights for a head; rows are scaled to the record's norm bound, as in training.
 
-    The head is computed in the dtype of its own weights, and its outputs have that of the features. The copy is in
-    evaluation mode; the model that was given is not changed.
+    The head is computed in the dtype of its own weights, and its outputs have that of the features. A model of one
+    weight vector for two classes has an output for each where the layer has. The copy is in evaluation mode; the model
+    that was given is not changed.
     """
     replaced = _linear(module, head)
     _require_own_weights(module, head)
@@ -186,8 +188,11 @@ def with_head(module: nn.Module, linear: LinearModel, head: str = "fc") -> nn.Mo
             f"{head!r} takes {replaced.in_features}",
             "Use the head that was trained on this encoder's features.",
         )
-    made = copy.deepcopy(module).eval()
-    bounded = BoundedLinear(linear.weight, linear.bias, None if linear.record is None else linear.record.max_norm)
+    if replaced.out_features > 1:
+        linear = one_row_a_class(linear)  # else the first output, which is alone, would be the largest of all rows
+    made, bound = copy.deepcopy(module).eval(), None if linear.record is None else linear.record.max_norm
+    # what scales no row is left out: as a number of few bits it would be infinite, and every output none
+    bounded = BoundedLinear(linear.weight, linear.bias, None if bound is None or bound >= LARGEST else bound)
     parent, _, own = head.rpartition(".")
     setattr(made.get_submodule(parent), own, bounded.to(replaced.weight.device).eval())
     return made

@@ -17,10 +17,6 @@ from expunge.cli.unlearn import MATCH_CLASSES
 from expunge.runtime.values import option
 
 
-def _as_text(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
-
-
 @command(quiet=True)
 def evaluate(
     seeds: int = option("How many.", 5, section="Speed", kind=click.IntRange(1, 1000)),
@@ -80,13 +76,8 @@ def evaluate(
         end_stopped(stopped, done)
     table = summarise(results)
     content = {"setting": campaign.setting, **to_json(table)}
-    files = {
-        "table.md": to_markdown(table).encode(),
-        "table.csv": to_csv(table).encode(),
-        "table.json": _as_text(content),
-        "table.png": methods_figure(table),
-    }
-    write_folder(target, files)
+    texts = {"table.md": to_markdown(table), "table.csv": to_csv(table), "table.json": _indented(content)}
+    write_folder(target, {"table.png": methods_figure(table), **{name: text.encode() for name, text in texts.items()}})
     partial.remove()
     _print_table(table, seeds)
     out.print(f"written: {target}")
@@ -155,52 +146,41 @@ def audit(
     expunge audit --published result/model.safetensors --before model.safetensors
                   --forget forget.npz --fresh fresh.npz
     """
-    from expunge.evaluate.audit import TASKS, make_task, source_free_from_files, task_from_files
+    from expunge.evaluate.audit import TASKS, make_task, run_audits, setting_of, source_free_from_files, task_from_files
+    from expunge.report.figures import audit_figure
+    from expunge.rows.output import open_run, write_folder
 
     if fresh is not None:
         look = source_free_from_files(published, before, forget, fresh, label)
-        return _report_look(look, target)
+        shown: dict[str, Any] = {"source_free": asdict(look) | {"sentence": look.sentence}}
+        if target is not None:
+            write_folder(target, {"audit.json": _indented(shown).encode()})
+        _print_look(look)
+        return shown
     if certificate is not None:
         tasks = [task_from_files(certificate, model, retain, forget, surrogate, label, deposit)]
     else:
         tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
-    audits = _run_audits(tasks, runs, confidence, target)
-    _print_audits(audits, runs, confidence, target)
-    return _content(audits), int(any(one.contradicted for one in audits.values()))
-
-
-def _content(audits: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
-    }
-
-
-def _run_audits(tasks: list[Any], runs: int, confidence: float, target: Path | None) -> dict[str, Any]:
-    """Run the audits and write them; parts are kept beside the target until all are done."""
-    from expunge.evaluate.audit import run_audits, setting_of
-    from expunge.report.figures import audit_figure
-    from expunge.rows.output import open_run, write_folder
-
-    partial = None
-    cleared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if target is not None:
-        partial = open_run(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
-        cleared = partial.removed_if_refused()
+    partial = None if target is None else open_run(target.with_name(target.name + ".partial"), setting_of(tasks, runs))
     try:
-        with cleared, progress() as advance:
+        with contextlib.nullcontext() if partial is None else partial.removed_if_refused(), progress() as advance:
             audits = run_audits(tasks, runs, confidence, partial, advance)
     except KeyboardInterrupt as stopped:
-        left = "nothing was written"
-        if partial is not None:
-            left = f"parts are kept in {partial.folder}; the same command continues"
-        end_stopped(stopped, left)
+        kept = "" if partial is None else f"parts are kept in {partial.folder}; the same command continues"
+        end_stopped(stopped, kept or "nothing was written")
+    content = {
+        name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
+    }
     if target is not None and partial is not None:
-        write_folder(target, {"audit.json": _as_text(_content(audits)), "audit.png": audit_figure(audits)})
+        write_folder(target, {"audit.json": _indented(content).encode(), "audit.png": audit_figure(audits)})
         partial.remove()
-    return audits
+    _print_audits(audits, confidence)
+    written = f"; written: {target}" if target else ""
+    out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
+    return content, int(any(one.contradicted for one in audits.values()))
 
 
-def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: Path | None) -> None:
+def _print_audits(audits: dict[str, Any], confidence: float) -> None:
     cells = []
     for name, one in audits.items():
         numbers = (one.epsilon, one.lower.epsilon, one.mu_claimed, one.lower.mu, one.true_distance / one.sigma)
@@ -209,21 +189,16 @@ def _print_audits(audits: dict[str, Any], runs: int, confidence: float, target: 
     out.table(headings, cells, f"Lower bounds with {100 * confidence:g} % confidence", ("task",))
     for name, one in audits.items():
         out.print(f"{name}: {one.sentence}")
-    written = f"; written: {target}" if target else ""
-    out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
 
 
-def _report_look(look: Any, target: Path | None) -> dict[str, Any]:
-    """What a look without the source shows: written where that is wanted, and on the screen."""
-    from expunge.rows.output import write_folder
-
-    content: dict[str, Any] = {"source_free": asdict(look) | {"sentence": look.sentence}}
-    if target is not None:
-        write_folder(target, {"audit.json": _as_text(content)})
+def _print_look(look: Any) -> None:
     for name, score, chance in (("before", look.before, look.before_p), ("after", look.after, look.after_p)):
         if score is not None and score.value is not None:
             share = f"{100 * score.value:.1f} % of pairs, p = {chance:.4g}"
             out.print(f"{name}: a forget row has the smaller loss in {share}")
     out.print(look.sentence)
     out.listing(look.limits)
-    return content
+
+
+def _indented(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"

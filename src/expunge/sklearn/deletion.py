@@ -112,14 +112,13 @@ def deposit(
     >>> result.certificate.status, result.deposit.numbers.n_rows
     ('proven', 199)
     """
-    return make(estimator, X, y, preparation=preparation, device=device, progress=progress, seed=seed).deposit
+    return make(estimator, X, y, preparation, device, progress, seed).deposit
 
 
 def make(
     estimator: Estimator,
     X: Any,
     y: Any,
-    *,
     preparation: str | None = None,
     device: str = "cpu",
     progress: Progress = silent,
@@ -205,16 +204,6 @@ def unlearn(
     whole = join_pipeline(estimator, with_weights(split.final, made.model.matrix().numpy()))
     setattr(whole, DELETIONS, made.deposit.numbers.generation)
     return Deletion(whole, made.model, made.statement, made.certificate, made.deposit)
-
-
-def require_supported(estimator: Estimator) -> None:
-    """Refuse an estimator that no deposit can be made for, whatever its rows."""
-    _require_size(read_objective(split_pipeline(estimator).final), "cpu")
-
-
-def at_optimum(estimator: Estimator, optimum: torch.Tensor) -> Estimator:
-    """The estimator with the weights of the optimum of its objective."""
-    return join_pipeline(estimator, with_weights(split_pipeline(estimator).final, optimum.numpy()))
 
 
 def _given(split: SplitPipeline, rows: Any, deposit: Deposit, name: str) -> Any:
@@ -328,10 +317,6 @@ def _has(name: str) -> Any:
     return available_if(check)
 
 
-class NoDeposit(UserWarning):
-    """An estimator was fitted on rows of which no deposit can be made."""
-
-
 class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Any classifier or Pipeline that `expunge.sklearn.deposit` supports, fitted to its optimum, with its deposit.
 
@@ -353,8 +338,8 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         The fitted estimator, at the optimum of its objective; after `forget` with the published weights, and with the
         steps as they were fitted: where they are not coarse, the statement says what can be read off them.
     deposit_
-        The deposit of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
-        where none can be made; that few of them could leave is warned of too (`ServesFew`).
+        The deposit of the rows; PRIVATE, and with it a pickle of this object. That few of them could leave is warned
+        of (`ServesFew`).
     certificate_, statement_
         Of the last deletion; the statement may be handed out.
 
@@ -374,39 +359,26 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     def _inside(self) -> Estimator:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def _seed(self) -> int | None:
-        if self.random_state is None:
-            return None
-        return int(check_random_state(self.random_state).randint(2**31))
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to the optimum, and make a deposit of these rows."""
         inside = self._inside()
+        seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31))
         fitted = coarsen(inside, X, y) if self.coarse else clone(inside).fit(X, y)
-        require_supported(fitted)
-        self.deposit_, self._reason = None, ModelError("not fitted", "a deposit is made by fit", "Fit it.")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
-                made = make(fitted, X, y, seed=self._seed())
-            self.deposit_, fitted = made.deposit, at_optimum(fitted, made.optimum)
-        except ModelError as error:
-            self._reason = error
-            warnings.warn(f"nobody can be forgotten: {error}", NoDeposit, stacklevel=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
+            made = make(fitted, X, y, seed=seed)
+        fitted = join_pipeline(fitted, with_weights(split_pipeline(fitted).final, made.optimum.numpy()))
+        self.deposit_ = made.deposit
         self.estimator_, self.classes_ = fitted, fitted.classes_
-        for name in ("n_features_in_", "feature_names_in_"):
+        for name in ("n_features_in_", "feature_names_in_", "certificate_", "statement_"):
             self.__dict__.pop(name, None)
             if hasattr(fitted, name):
                 setattr(self, name, getattr(fitted, name))
-        for name in ("certificate_", "statement_"):
-            self.__dict__.pop(name, None)
         return self
 
     def forget(self, X: Any, y: Any, *, epsilon: float, delta: float) -> Self:
         """Take these rows out, as they were given to `fit`; what is refused leaves everything as it was."""
         check_is_fitted(self, "estimator_")
-        if self.deposit_ is None:
-            raise self._reason
         made = unlearn(self.estimator_, (X, y), self.deposit_, epsilon=epsilon, delta=delta)
         self.estimator_, self.deposit_ = made.estimator, made.deposit
         self.certificate_, self.statement_ = made.certificate, made.statement

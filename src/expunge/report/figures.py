@@ -97,7 +97,7 @@ def forgettable(forecasts: Sequence[Mapping[str, Any]], accuracy_before: float) 
 
 HEIGHT = 3.2
 UNITS = {"rt": "iterations", "fs1": "forget score", "fs2": "forget score"}
-PANELS = (("train", "test", "retain", "forget"), ("mia", "lira"), ("rt",), ("fs1", "fs2"))
+PANELS = (("train", "test", "retain", "forget"), ("mia",), ("rt",), ("fs1", "fs2"))
 
 
 def methods_figure(table: ScoreTable) -> bytes:

@@ -149,7 +149,9 @@ def audit(
     }
     if target is not None:
         write_folder(target, {"audit.json": _indented(content), "audit.png": audit_figure(audits)})
-    _print_audits(audits, runs, confidence, target)
+    _print_audits(audits, confidence)
+    written = f"; written: {target}" if target else ""
+    out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
     return content, int(any(one.contradicted for one in audits.values()))
 
 
@@ -162,8 +164,6 @@ def _print_audits(audits: dict[str, Any], confidence: float) -> None:
     out.table(headings, cells, f"Lower bounds with {100 * confidence:g} % confidence", ("task",))
     for name, one in audits.items():
         out.print(f"{name}: {one.sentence}")
-    written = f"; written: {target}" if target else ""
-    out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
 
 
 def _indented(content: dict[str, Any]) -> bytes:

@@ -267,11 +267,11 @@ def audit(
         for side, models in zip(sides, (unlearned, retrained.double().numpy()), strict=True):
             side.append(statistics(models, updated, goal, noise.shape))
     progress(f"Audit {task.name}", runs, runs)
-    joined = ({name: np.concatenate([part[name] for part in side]) for name in side[0]} for side in sides)
+    one, two = ({name: np.concatenate([part[name] for part in side]) for name in side[0]} for side in sides)
     epsilon, delta = request.promise.epsilon, request.promise.delta
     mu = mu_for(epsilon, delta - math.fsum(certificate.content["noise"]["failures"].values()))
     away = float(np.linalg.norm(whiten(noise.shape, (updated - goal)[None])))
-    lower = lower_bound(*joined, delta, confidence)
+    lower = lower_bound(one, two, delta, confidence)
     return Audit(epsilon, delta, mu, certificate.sigma, certificate.total, away, lower)
 
 

@@ -16,13 +16,13 @@ from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, grouped, spread
 from experiments.shared.checks import paper_delta
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, Scores, comparison
+from experiments.shared.figures import COLOURS, new_figure, png
 from experiments.shared.gaps import METHODS, Group, by_group, gap_table
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds.calibration import sigma_classical
 from expunge.distance import Estimation
 from expunge.estimate.source import estimate_source
-from expunge.report.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 BARS = (

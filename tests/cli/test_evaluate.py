@@ -38,7 +38,7 @@ def test_evaluate_writes_one_table_in_every_form(tmp_path: Path) -> None:
     assert retrained["test"]["mean"] > 0.3
     assert retrained["mia"]["spread"] is not None
     assert content["methods"]["mine"]["metrics"]["fs1"]["mean"] is None
-    assert sorted(path.name for path in target.iterdir()) == ["table.json", "table.md", "table.png"]
+    assert sorted(path.name for path in target.iterdir()) == ["table.json", "table.md"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "| Retrain |" in (target / "table.md").read_text()
 
@@ -80,7 +80,7 @@ def test_audit_of_a_task(tmp_path: Path) -> None:
     (found,) = done(f"audit --task tight --runs 400 --out {tmp_path}/out --json --quiet").values()
     assert not found["contradicted"]
     assert found["lower"]["runs"] == 200
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["audit.json", "audit.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["audit.json"]
 
 
 def test_a_false_claim_has_exit_status_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,6 @@ def distance(
         "--distance takes it.",
         ".npz",
     ),
-    figure: Path | None = option(
-        "Write a .png: sampled features against the surrogate's, first two principal components.",
-        new=(".png",),
-    ),
 ) -> Any:
     """How far may a source that is gone be from the surrogate? A heuristic: none of it is a guarantee.
 
@@ -65,7 +61,7 @@ def distance(
     whatever the numbers.
 
     \b
-    expunge distance --model model.safetensors --surrogate surrogate.npz --forget forget.npz --figure features.png
+    expunge distance --model model.safetensors --surrogate surrogate.npz --forget forget.npz
     expunge distance --model model.safetensors --surrogate surrogate.npz --reference source-sample.npz
     expunge distance --model model.safetensors --surrogate surrogate.npz --out estimate.npz
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
@@ -79,12 +75,10 @@ def distance(
     from expunge.estimate.comparison import compare
     from expunge.estimate.source import estimate_bytes
     from expunge.model import one_row_a_class, read_model
-    from expunge.report.figures import principal_components
     from expunge.request.request import record_for
     from expunge.rows.arrays import read_moments
-    from expunge.rows.output import write_together
+    from expunge.rows.output import write_file
     from expunge.rows.tables import is_table
-    from expunge.runtime.files import PUBLIC
 
     mean, covariance = (None, None) if moments is None else read_moments(moments)
     wanted = Estimation(**estimation, mean=mean, covariance=covariance, matched=match_classes)
@@ -108,19 +102,16 @@ def distance(
         settings: dict[str, Any] = {"wanted": wanted, "device": execution.device, "budget": budget, "progress": advance}
         comparison = compare(rowwise, rows.pop("surrogate"), record=record, **rows, **settings)
 
-    files: dict[str, tuple[Path, bytes, int]] = {}
-    if target is not None and comparison.tells:  # what tells nothing is no ground for a certificate
-        files["estimate_file"] = (target, estimate_bytes(comparison.estimate), PUBLIC)
-    if figure is not None:
-        files["figure"] = (figure, principal_components(comparison), PUBLIC)
-    write_together(*files.values())
     _print_comparison(comparison)
-    written = {name: str(path) for name, (path, _, _) in files.items()}
-    out.listing(list(written.values()), "written: ")
-    if target is not None and not comparison.tells:
-        out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
     content: dict[str, Any] = comparison.to_dict()
-    return content | written
+    if target is None:
+        return content
+    if not comparison.tells:
+        out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
+        return content
+    write_file(target, estimate_bytes(comparison.estimate))
+    out.print(f"written: {target}")
+    return content | {"estimate_file": str(target)}
 
 
 def _print_comparison(comparison: Any) -> None:

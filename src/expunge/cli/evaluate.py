@@ -39,7 +39,7 @@ def evaluate(
     delta: float = option("Of Unlearn (+) and Unlearn (-).", 1e-4),
     distance: str = option("Between source and surrogate, declared as for unlearn.", "same"),
     match_classes: bool = option(MATCH_CLASSES),
-    target: Path = written_to("A new folder for table.md, .json and .png."),
+    target: Path = written_to("A new folder for table.md and .json."),
 ) -> Any:
     """Did it forget? Retraining, Unlearn (+), Unlearn (-) and models of your own, metric by metric.
 
@@ -51,7 +51,6 @@ def evaluate(
                      --surrogate surrogate.npz --epsilon 1 --delta 1e-5 --seeds 5 --out evaluation/
     """
     from expunge.evaluate.evaluation import evaluate_files, to_json, to_markdown
-    from expunge.report.figures import methods_figure
     from expunge.rows.output import write_folder
 
     with progress() as advance:
@@ -73,7 +72,6 @@ def evaluate(
     files = {
         "table.md": to_markdown(table).encode(),
         "table.json": _indented(content),
-        "table.png": methods_figure(table),
     }
     write_folder(target, files)
     _print_table(table, seeds)
@@ -121,7 +119,7 @@ def audit(
         kind=click.IntRange(200, 10_000_000),
     ),
     confidence: float = option("Of the lower bounds.", 0.999),
-    target: Path | None = written_to("A new folder for audit.json and audit.png."),
+    target: Path | None = written_to("A new folder for audit.json."),
 ) -> Any:
     """Is the certificate true? Claimed against observed epsilon, with confidence.
 
@@ -135,7 +133,6 @@ def audit(
     """
     from expunge.evaluate.audit import TASKS, make_task, task_from_files
     from expunge.evaluate.audit import audit as run
-    from expunge.report.figures import audit_figure
     from expunge.rows.output import write_folder
 
     if certificate is not None:
@@ -148,7 +145,7 @@ def audit(
         name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
     }
     if target is not None:
-        write_folder(target, {"audit.json": _indented(content), "audit.png": audit_figure(audits)})
+        write_folder(target, {"audit.json": _indented(content)})
     _print_audits(audits, confidence)
     written = f"; written: {target}" if target else ""
     out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")

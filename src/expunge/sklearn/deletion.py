@@ -270,21 +270,26 @@ def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) ->
     exact = [part for part in split.learnt if not is_coarse(part) and said != LEARNT_ELSEWHERE]
     if not exact and not balanced:
         return
-    beyond = outside(split.preparation(said, balanced=balanced))
-    coarse = balanced or any(map(can_be_coarse, exact))
-    offer = "pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that; or " if coarse else ""
+    offers = ["pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that"]
+    offers *= balanced or any(map(can_be_coarse, exact))
+    offers.append(
+        "fit these steps on public rows, and deposit(..., preparation='learnt elsewhere')."
+        if exact
+        else "give class_weight as numbers that no row decided."
+    )
     warnings.warn(
-        f"{beyond} So it will be after every deletion, and certificates say so. While the source is there: {offer}"
-        + ("fit these steps on public rows, and deposit(..., preparation='learnt elsewhere')." if exact else "")
-        + ("give class_weight as numbers that no row decided." if not exact else ""),
+        f"{outside(split.preparation(said, balanced=balanced))} So it will be after every deletion, and certificates "
+        f"say so. While the source is there: {'; or '.join(offers)}",
         ExactPreparation,
         stacklevel=4,
     )
 
 
 def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.Tensor, kind: str) -> None:
-    given = torch.from_numpy(objective.matrix)
-    classes = [_classes_at(weights, features, objective.bias) for weights in (given, optimum)]
+    classes = []
+    for weights in (torch.from_numpy(objective.matrix), optimum):
+        outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if objective.bias else 0.0)
+        classes.append(outputs[:, 0] > 0.0 if len(weights) == 1 else outputs.argmax(dim=1))
     moved = float((classes[0] != classes[1]).double().mean())
     if moved > MOVED:
         warnings.warn(
@@ -297,24 +302,12 @@ def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.
         )
 
 
-def _classes_at(weights: torch.Tensor, features: torch.Tensor, bias: bool) -> torch.Tensor:
-    """The class of each row, by number."""
-    outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if bias else 0.0)
-    return (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
-
-
 # A classifier that can forget: a deposit is made when it is fitted, and rows leave it later, with a certificate -----
 
 
 def _has(name: str) -> Any:
     """Whether the estimator inside has this method."""
-
-    def check(self: ForgettingClassifier) -> bool:
-        inside = getattr(self, "estimator_", None) or self._inside()
-        getattr(inside, name)
-        return True
-
-    return available_if(check)
+    return available_if(lambda self: hasattr(getattr(self, "estimator_", None) or self._inside(), name))
 
 
 class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -26,7 +26,6 @@ from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, shown
 from experiments.shared.network_scores import tangent_task
 from experiments.shared.pretraining import PASS, pretrained
 from expunge.deposit.file import Deposit
-from expunge.deposit.verify import whitened
 from expunge.evaluate.evaluation import PERCENT, TITLES
 from expunge.mechanism import measure
 from expunge.networks.tangent import (
@@ -124,7 +123,7 @@ def _forgotten(
     judged = tangent_task(objective, trained, rows)
     published = result.model.weights.to(objective.device)
     weights = {"Original": trained, "Retrain": retrained, KEPT: published}
-    distance = whitened(result.deposit, (updated - retrained[None]).to(result.deposit.device))
+    distance = result.deposit.length((updated - retrained[None]).to(result.deposit.device))
     found = {
         "scores": {method: judged.scores(at, seed) for method, at in weights.items()},
         "radius": result.certificate.total,

@@ -28,7 +28,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from expunge.deposit import forecast
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
-from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.request.promise import Promise
 from expunge.sklearn import deposit
@@ -161,4 +160,5 @@ def away(name: str) -> float:
     request = ask(None, given, None, Promise(1.0, 1e-3), deposit=kept)
     evidence = DepositEvidence.gather(request)
     updated = kept.anchor + evidence.step().update
-    return whitened(evidence.deposit, kept.setting.centred(updated - refit_matrix(name)[0]))
+    away = kept.setting.centred(updated - refit_matrix(name)[0])
+    return evidence.deposit.length(away)

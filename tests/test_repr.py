@@ -73,7 +73,7 @@ def holders(forgotten: Any) -> list[Held]:
         (made.certificate, dossier_alone(made)),
         (deposit, sums_of(deposit)),
         (deposit.sums, sums_of(deposit)),
-        (numbers, {numbers.key, str(numbers.class_counts)} | texts_of(numbers.kappas, numbers.gradient_error)),
+        (numbers, {numbers.key, str(numbers.class_counts)} | texts_of(numbers.kappas)),
         (gauge, texts_of(gauge.factor.numpy(), gauge.kappa)),
         (deposit.hashes, {str(value)[1:20] for value in deposit.hashes.digests[0][:3]}),
         (Past(gradient, (3, 17)), {"17", *texts_of(gradient.numpy())}),

@@ -16,7 +16,6 @@ from expunge.certificate.derive import held_region
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.membership import Membership, remove_rows
-from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
@@ -189,7 +188,7 @@ class Asked:
             self,
             request,
             measured,
-            float(away.norm()) if self.name == SURROGATE else whitened(deposit_of(measured), away),
+            float(away.norm()) if self.name == SURROGATE else deposit_of(measured).length(away),
         )
 
     def _unit_noise(self, request: Request, measured: Measurement, draws: int) -> torch.Tensor:

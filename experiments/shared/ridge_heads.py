@@ -16,7 +16,6 @@ import torch
 from experiments.shared.certified import Parts
 from experiments.shared.ours import RIDGE, Asked, best_of, checked, deposit_of
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, accuracies, device_name, task_of
-from expunge.deposit.verify import whitened
 from expunge.evaluate.case import Case
 from expunge.evidence import Measurement
 from expunge.heads import Ridge
@@ -54,7 +53,7 @@ class AskedRidge(Asked):
     def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
         updated = (request.weights + measured.step.update).cpu()
         away = torch.from_numpy((updated.numpy().astype(LONG) - retrained_precisely(self.case)).astype(np.float64))
-        return checked(self, request, measured, whitened(deposit_of(measured), away.to(request.weights.device)))
+        return checked(self, request, measured, deposit_of(measured).length(away.to(request.weights.device)))
 
 
 def retrained_precisely(case: Case) -> Any:

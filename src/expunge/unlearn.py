@@ -52,7 +52,7 @@ def deposit(
         )
     execution = Execution(device=device, progress=progress)
     new = make_deposit(model, (features, labels), execution=execution, free_bias=free_bias, seed=seed)
-    warn_if_few(new.deposit, new.rehearsals)
+    warn_if_few(new.deposit, new.people)
     return new.deposit
 
 

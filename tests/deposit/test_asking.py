@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import expunge
 from deposit_problems import made
 from expunge.bounds.calibration import POLICY, Scale
-from expunge.deposit.file import Deposit
 from expunge.deposit.membership import as_given
 from expunge.desk import Policy, create_desk
 from expunge.door import ask, require_its_model
@@ -78,16 +76,6 @@ def test_a_deposit_from_before_a_published_model_would_bring_the_forgotten_back(
     )
 
 
-def test_weights_are_published_in_the_type_of_the_model() -> None:
-    record = trained().record
-    assert record is not None
-    weight, bias = trained().weight.float(), trained().bias
-    assert bias is not None
-    single = LinearModel(weight, bias.float(), replace(record, weights_sha256="0" * 64))
-    result = unlearn(single, rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    assert result.model.weight.dtype == torch.float32
-
-
 def test_a_class_is_forgotten_whole() -> None:
     features, labels = source()
     request = ask(None, (features, labels), None, PROMISE, deposit=kept().deposit, forget_class=1)
@@ -149,26 +137,6 @@ def test_a_desk_with_a_deposit_refuses_what_it_decides_by_itself(tmp_path: Path)
     for own in ({"step": "balanced"}, {"match_classes": True}):
         with pytest.raises(OptionError, match="with a deposit"):
             create_desk(tmp_path / "desk", None, None, replace(policy, **own), deposit=kept().deposit)
-
-
-def test_a_request_holds_what_is_needed_of_deposit_and_rows() -> None:
-    case = made("softmax")
-    request = case.request(np.arange(3))
-    assert isinstance(request.deposit, Deposit)
-    assert request.membership.missing == []
-    assert request.surrogate is None
-    assert (request.n_source, request.n_forget, request.n_surrogate) == (120, 3, 0)
-    assert torch.equal(request.weights, case.deposit.model.matrix())
-    assert request.head.row_bound == case.deposit.numbers.row_bound
-    assert request.subject.dtype == torch.float64
-    assert str(request.distance.kind) == "deposit"
-    stored = ask(
-        None, (case.X[:1], case.y[:1]), None, PROMISE, deposit=case.deposit, store=torch.float32, model_sha256="ab" * 32
-    )
-    assert stored.subject.dtype == torch.float32
-    assert stored.subject.sha256 == "ab" * 32
-    later = replace(case.deposit, numbers=replace(case.deposit.numbers, forgotten=4))
-    assert ask(None, (case.X[:2], case.y[:2]), None, PROMISE, deposit=later).n_forget == 6
 
 
 def test_copies_are_noted_in_the_dossier_alone() -> None:

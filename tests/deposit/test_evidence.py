@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,15 @@ import torch
 
 from deposit_problems import made, problem_of
 from expunge.bounds.calibration import POLICY, Scale, mu_for
-from expunge.bounds.deposit import DepositFacts, deposit_bound, reach_used
+from expunge.bounds.deposit import deposit_bound, reach_used
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, verify_statement
-from expunge.deposit.evidence import COVERED, DepositEvidence, Removal, reach_of
+from expunge.deposit.evidence import COVERED, DepositEvidence, reach_of
 from expunge.deposit.file import Deposit
-from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
-from expunge.mechanism import carry_out, gather, measure, weigh
+from expunge.mechanism import carry_out, gather, measure
 from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,8 +62,7 @@ def test_a_deletion_is_proven_and_its_retrained_weights_are_hidden(loss: str, op
     assert problem.length(weights - v, shape) < 8.0 * certificate.sigma * math.sqrt(v.size)
 
 
-@pytest.mark.parametrize("count", [1, 30, 300])
-@pytest.mark.parametrize("options", [{}, {"free": True, "fixed_c": True}, {"bias": False}])
+@pytest.mark.parametrize(("count", "options"), [(1, {}), (30, {"free": True, "fixed_c": True}), (300, {"bias": False})])
 def test_any_number_of_rows_leaves_a_ridge_head_retrained_to_rounding(count: int, options: dict[str, Any]) -> None:
     case = made("ridge", n=600, l2=1e-3, **options)
     problem, which = problem_of(case), np.arange(count)
@@ -161,31 +159,6 @@ def test_what_drawing_adds_to_the_region_is_in_the_certificate() -> None:
         assert certificate.total <= certificate.sigma * MU * (1.0 + 1e-12)
 
 
-def test_the_facts_are_those_of_the_region_and_of_the_retained_rows() -> None:
-    case = made("softmax", l2=0.05, fixed_c=True)
-    measured = measure(case.request(np.arange(4)))
-    own = {field.name for field in fields(DepositFacts)} - {"route"}
-    shape = {"shape_largest", "shape_least", "shape_inverse_trace"}
-    outputs = {"weights_length", "output_noise", "output_spread"}
-    assert set(measured.facts) == own | shape | outputs | {"n_source", "n_forget", "row_bound"}
-    assert measured.facts["l2"].value == pytest.approx(0.05 * 120 / 116)
-    assert (measured.facts["n_source"].value, measured.facts["n_forget"].value) == (120, 4)
-    assert measured.facts["rounding"].provenance == "derived"
-    assert {fact.provenance for name, fact in measured.facts.items() if name != "rounding"} == {"measured"}
-    v = case.deposit.model.matrix() + measured.step.update
-    assert measured.facts["weights_length"].value == pytest.approx(float(v.norm()), rel=1e-8)
-    assert measured.facts["weights_length"].value >= float(v.norm())
-    retained = measured.retained.deposit
-    ellipsoid = retained.ellipsoid
-    known = {"shape_largest": ellipsoid.largest, "shape_least": ellipsoid.least}
-    known |= {"shape_inverse_trace": ellipsoid.inverse_trace, "output_noise": retained.output_noise}
-    for name, value in (known | {"output_spread": retained.output_spread}).items():
-        assert measured.facts[name].value == value
-    assert measured.failures == {"arithmetic": ARITHMETIC_SHARE * 1e-5}
-    assert measured.step.method == "cholesky"
-    assert 1 < measured.step.iterations < 60
-
-
 def test_what_is_used_of_the_reach_is_the_nearer_of_two_ends() -> None:
     case = made("logistic", l2=0.05, n=300)
     evidence = gather(case.request(np.arange(3), force=True))
@@ -245,32 +218,3 @@ def test_float32_models_are_published_in_float32() -> None:
     result = unlearn(narrow, (case.X[:2], case.y[:2]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
     assert result.model.weight.dtype == torch.float32
     assert [check.name for check in checks(result.certificate) if not check.passed] == []
-
-
-def beside(case: Any, which: Array, *, matched: bool, value: float = 0.1) -> Any:
-    """A request with the retained rows as a surrogate, those of the last class nine times."""
-    stay = np.setdiff1d(np.arange(len(case.y)), which)
-    rows = np.concatenate([stay, *[stay[case.y[stay] == case.y.max()]] * 8])
-    distance = Distance("chi2", value, between="samples", matched=matched)
-    return case.request(which, surrogate=(case.X[rows], case.y[rows]), distance=distance, force=True)
-
-
-def test_what_was_taken_out_serves_other_promises_and_no_other_rows() -> None:
-    """Surrogate rows weighted by class are other rows: with the unweighted ones' step a region would be too small."""
-    case = made("softmax", l2=0.05, n=300)
-    which = np.arange(3)
-    plain, matched = beside(case, which, matched=False), beside(case, which, matched=True)
-    taken = Removal.of(plain)
-    alike = [
-        replace(plain, promise=replace(plain.promise, epsilon=0.2)),
-        beside(case, which, matched=False, value=0.2),
-        case.request(which, force=True),
-    ]
-    for request in alike:
-        own, shared = DepositEvidence.gather(request), DepositEvidence.gather(request, removal=taken)
-        assert weigh(shared).facts == weigh(own).facts
-    for request in (matched, beside(case, which[1:], matched=False), case.request(which[1:], force=True)):
-        assert not taken.serves(request)
-        with pytest.raises(ValueError, match="other rows"):
-            DepositEvidence.gather(request, removal=taken)
-    assert Removal.of(case.request(which, force=True)).serves(matched), "it has no step with surrogate rows"

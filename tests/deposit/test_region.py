@@ -28,7 +28,7 @@ from expunge.bounds.deposit import (
     remainder,
 )
 from expunge.deposit import region
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks
+from expunge.deposit.matrices import Blocks
 from expunge.deposit.region import (
     Penalty,
     RetainedProblem,
@@ -38,7 +38,7 @@ from expunge.deposit.region import (
     difference,
     smallest_region,
 )
-from expunge.deposit.sums import Sums, pull
+from expunge.deposit.sums import Sums
 from expunge.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -291,20 +291,6 @@ def test_the_matrix_is_at_most_the_hessian_at_the_updated_weights() -> None:
     assert all(value < 0.05 for value in closest.values())
 
 
-def test_with_half_the_reach_the_matrix_would_exceed_the_hessian() -> None:
-    """The planted fault: R halved."""
-    exceeded = 0
-    for route in every():
-        if route.facts.route != RANGE:
-            continue
-        H, P = route.hessian_at(route.problem.anchor), centring(route.problem)
-        at = route.hessian_at(route.updated)
-        exceeded += least_eigenvalue(
-            P @ (at - math.exp(-route.ranges(route.update).max() / 8.0) * H) @ P
-        ) < -1e-9 * np.trace(at)
-    assert exceeded > 3
-
-
 def adverse(problem: Problem, m: int, error: float) -> tuple[Array, Sums]:
     """Sums that are off by nearly as much as they say, in the direction that flatters."""
     kept, sums = retained(problem, m)
@@ -406,20 +392,6 @@ def test_the_concordance_bounds_every_range() -> None:
     assert attained > 0.5
 
 
-def test_the_concordance_is_the_smallest_of_its_forms() -> None:
-    for route in every():
-        if route.facts.route != RANGE:
-            continue
-        least = least_eigenvalue(route.matrix)
-        by_bound = (math.sqrt(2.0) if route.problem.softmax else 1.0) * route.problem.row_bound / math.sqrt(least)
-        by_gauge = [
-            gauge.kappa
-            * math.sqrt(spread(replace(route, facts=replace(route.facts, gauge=gauge_length(route, index)))))
-            for index, gauge in enumerate(route.problem.gauges)
-        ]
-        assert route.facts.concordance == pytest.approx(min([by_bound, *by_gauge]), rel=0.02, abs=0.0)
-
-
 # What enters rho --------------------------------------------------------------------------------------------------------------------
 
 
@@ -488,41 +460,12 @@ def test_the_step_is_newton_s(loss: str) -> None:
     assert float(left.norm()) < 1e-14 * (1.0 + float(np.linalg.norm(g)))
 
 
-def test_a_setting_by_hand() -> None:
-    anchor = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
-    softmax, apart = Setting(anchor, 1.0, (), False, True, stiff=4.0), Setting(anchor, 1.0, (), False, False, stiff=4.0)
-    assert softmax.centred(anchor).tolist() == [[-1.0, -2.0], [1.0, 2.0]]
-    assert apart.centred(anchor) is anchor
-    zero = Blocks(torch.zeros((1, 4, 4), dtype=torch.float64), True)
-    assert softmax.stiffened(zero).values[0].tolist() == np.kron([[2.0, 2.0], [2.0, 2.0]], np.eye(2)).tolist()
-    assert apart.stiffened(zero) is zero
-    assert float(zero.values.abs().sum()) == 0.0
-    assert softmax.penalised(zero, Penalty(0.5, True)).values[0].diagonal().tolist() == [0.5, 0.0, 0.5, 0.0]
-    two = Blocks(torch.zeros((2, 2, 2), dtype=torch.float64), False)
-    assert apart.penalised(two, Penalty(0.5, True)).values.diagonal(dim1=1, dim2=2).tolist() == [[0.5, 0.0]] * 2
-    one = Blocks(torch.zeros((1, 2, 2), dtype=torch.float64), False)
-    assert apart.penalised(one, Penalty(0.5, True)).values.diagonal(dim1=1, dim2=2).tolist() == [[0.5, 0.0]]
-
-
 def test_where_no_step_can_be_made_nothing_is_found() -> None:
     problem = drawn(0, "logistic", n=20, width=5)
     _, sums = retained(problem, 19)
     given = RetainedProblem(problem.setting, sums, Penalty(0.0, True), problem.shape)
     assert not given.solvable
     assert smallest_region(given) is None
-
-
-@pytest.mark.parametrize("loss", ["logistic", "one-vs-rest"])
-def test_third_derivatives_lead_to_the_root_of_the_quadratic(loss: str) -> None:
-    problem = drawn(0, loss)
-    given = given_of(problem, retained(problem, 3)[1])
-    update, left, steps = given.third_order_step()
-    assert given.sums.third is not None
-    change = pull(given.sums.third, update, joint=given.sums.curvature.joint)
-    torch.testing.assert_close(problem.setting.centred(given.left(update) + change), left)
-    assert float(left.norm()) <= 1e-12 * (1.0 + float(given.gradient.norm()))
-    assert steps >= 1
-    assert float((update - given.linear_step).norm()) > 1e-9 * float(given.linear_step.norm())
 
 
 def test_the_smallest_region_is_taken() -> None:
@@ -578,26 +521,6 @@ def test_the_plain_route_needs_every_weight_regularised() -> None:
 
 
 # What float64 changes ---------------------------------------------------------------------------------------------------------------
-
-
-def test_rounding_by_hand() -> None:
-    problem = drawn(0, "logistic", l2=0.1)
-    work, kept = work_of(problem, 3)
-    update, anchor = float(work.update.norm()), float(np.linalg.norm(problem.anchor))
-    system = work.problem.system.matrix.frobenius
-    parts = float(work.problem.sums.gradient.norm()) + 0.1 * (anchor + update) + system * update
-    lost = (
-        work.problem.sums.gradient_error + work.problem.sums.curvature_error * update + (5 + 32) * UNIT_ROUNDOFF * parts
-    )
-    assert work.of_gradient() == pytest.approx(lost, rel=1e-8, abs=0.0)
-    assert work.displaced() == pytest.approx(5 * UNIT_ROUNDOFF * (anchor + update), rel=1e-8, abs=0.0)
-    plain = next(facts for facts in facts_of(work) if facts.route == PLAIN)
-    assert plain.rounding == pytest.approx(lost + 0.1 * work.displaced(), rel=1e-6, abs=0.0)
-    ranged = next(route for route in routes_of(problem, 3) if route.facts.route == RANGE)
-    least, rows = least_eigenvalue(ranged.matrix), np.abs(ranged.matrix.astype(float)).sum(axis=1).max()
-    due = lost / math.sqrt(least) + work.displaced() * math.sqrt(rows)
-    assert due <= ranged.facts.rounding <= 1.02 * due
-    assert len(kept) == problem.n - 3
 
 
 @pytest.mark.parametrize("free", [False, True])

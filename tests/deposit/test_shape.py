@@ -34,7 +34,6 @@ from expunge.deposit.matrices import (
     unused,
 )
 from expunge.deposit.membership import look_up, remove_rows
-from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.errors import DataError
 from expunge.evidence import foresee
@@ -424,7 +423,7 @@ def test_what_her_category_weighed_is_not_in_the_weights_of_the_others(label: in
     assert after.gram.off.tolist() == alone.gram.off.tolist()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     rng = np.random.default_rng(seed)
     X = people(rng, 1_500)[:, :-1]
@@ -440,7 +439,9 @@ def test_the_refit_is_inside_where_no_row_has_directions(seed: int) -> None:
     measured = measure(request)
     refit = LogisticRegression(solver="newton-cholesky", tol=1e-14, max_iter=1000).fit(X[stay], y[stay])
     goal = torch.from_numpy(np.column_stack([refit.coef_, refit.intercept_]))
-    away = whitened(measured.retained.deposit, request.weights + measured.step.update - goal)
+    deposit = measured.retained.deposit
+    assert deposit is not None
+    away = deposit.length(request.weights + measured.step.update - goal)
     radius = foresee(request, measured)[1].region.radius
     assert away <= radius + 1e-11
     assert radius < 1e-3

@@ -25,7 +25,6 @@ from expunge.deposit.file import Deposit, Numbers, parse_deposit
 from expunge.deposit.matrices import Blocks
 from expunge.deposit.region import smallest_region
 from expunge.deposit.verify import succession_checks, verify_deposits
-from expunge.deposit.with_surrogate import region_of
 from expunge.distance import Distance, parse_distance
 from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
 from expunge.mechanism import Unlearned
@@ -64,14 +63,6 @@ def test_so_does_it_from_files_and_after_another(published: Path, tmp_path: Path
     verify_deposits(second.certificate, read[1], read[0], rows(5))
 
 
-@pytest.mark.parametrize("loss", ["ridge", "softmax"])
-def test_losses(loss: str) -> None:
-    model = train(*source(), l2=0.05, max_norm=3.0, loss=loss)
-    before = deposit(model, *source(), seed=1)
-    made = unlearn(model, rows(4, 7), epsilon=1.0, delta=1e-3, deposit=before)
-    verify_deposits(made.certificate, made.deposit, before, rows(4, 7))
-
-
 @pytest.mark.parametrize("seed", [27, 35, 37])
 def test_shapes_of_few_digits(seed: int) -> None:
     """Levels of a category beside an intercept, one column in the thousands, hardly regularised."""
@@ -96,7 +87,7 @@ def test_what_a_step_left_cannot_be_left_out_of_the_region() -> None:
     larger = replace(result, facts=replace(result.facts, solver=result.facts.rounding))  # as a rough step would have it
     content = deepcopy(made.certificate.content)
     distance = read_claim(content).distance
-    checks = verify.region_checks(content, made.deposit, larger, region_of(larger, distance).radius)
+    checks = verify.region_checks(content, made.deposit, larger, larger.region(distance).radius)
     failed = [check.name for check in checks if not check.passed]
     assert failed == ["deposit: bound.total is no less than the region"]
 
@@ -138,7 +129,7 @@ def every_row_twice(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any],
 
 
 @pytest.mark.parametrize("problem", [one_feature, strongly_regularised, few_are_left, levels, every_row_twice])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any], seed: int) -> None:
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     X, y, options, m = problem(rng)
@@ -156,7 +147,7 @@ def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any
 
     verify_deposits(made.certificate, made.deposit, before, (X[-m:], y[-m:]))
     sums = made.deposit.sums
-    for _ in range(4):
+    for _ in range(2):
         third = None if sums.third is None else nudged(sums.third)
         weighted, gradient = tuple(map(each, sums.weighted)), nudged(sums.gradient)
         other = replace(sums, curvature=each(sums.curvature), weighted=weighted, gradient=gradient, third=third)
@@ -167,7 +158,7 @@ def test_a_region_that_is_next_to_nothing_beside_what_drawing_adds() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = smallest_region(after.problem)
     assert again is not None
-    radius, terms = region_of(again, read_claim(content).distance).radius, content["bound"]["terms"]
+    radius, terms = again.region(read_claim(content).distance).radius, content["bound"]["terms"]
     terms["drawing"] = 1e5 * radius
     content["bound"]["total"] = math.fsum(terms.values()) * ROUND_UP
     checks = verify.region_checks(content, after, again, radius)
@@ -326,7 +317,7 @@ def test_a_larger_level_than_is_needed_is_told() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = smallest_region(after.problem)
     assert again is not None
-    radius = region_of(again, read_claim(content).distance).radius
+    radius = again.region(read_claim(content).distance).radius
     assert not [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
     content["sigma"] *= 4.0
     failed = [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]

@@ -21,7 +21,6 @@ from expunge.deposit.with_surrogate import (
     GradientRemainder,
     SurrogateStep,
     measure,
-    region_of,
     remainder_of,
     smallest_with_surrogate,
     step_with_surrogate,
@@ -59,7 +58,7 @@ def problems(family: str, count: int) -> list[Problem]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_said_of_retained_rows_holds_for_all_of_them(family: str) -> None:
     """Each row, any few of them together, and all of them: no chance has a part in it."""
-    for problem in problems(family, 6):
+    for problem in problems(family, 3):
         step = step_of(problem)
         kept = remainder_of(problem.head, problem.setting.anchor, step.update, problem.kept)
         for facts, norm in step.routes.measurements():
@@ -79,7 +78,7 @@ def test_what_is_said_of_retained_rows_holds_for_all_of_them(family: str) -> Non
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_certificate_can_tell_from_the_reach_how_little_rows_may_bend_at_most(family: str) -> None:
     """What verify holds against `change_supremum` and `change_each` is true of every honest one."""
-    for problem in problems(family, 6):
+    for problem in problems(family, 3):
         step = step_of(problem)
         joint, bound = is_joint(problem.head), problem.head.row_bound
         for facts, norm in step.routes.measurements():
@@ -105,7 +104,7 @@ def test_the_region_and_the_deviation_are_exceeded_no_more_often_than_is_said(fa
             continue
         regions += 1
         solution = result.solution
-        radius = region_of(solution, problem.asked.distance).radius
+        radius = solution.region(problem.asked.distance).radius
         assert radius == pytest.approx(result.radius, rel=1e-8)
         outside += problem.off(solution.update) > radius * (1 + 1e-9) + 1e-10
         kept = remainder_of(problem.head, problem.setting.anchor, solution.update, problem.kept)
@@ -140,7 +139,7 @@ def test_surrogate_rows_help_where_many_go_and_rows_are_tame() -> None:
     for problem in problems("gaussian", SEEDS):
         alone = smallest_region(problem.retained.problem)
         result = smallest_with_surrogate(step_of(problem), problem.asked)
-        alone_radius = math.inf if alone is None else region_of(alone, problem.asked.distance).radius
+        alone_radius = math.inf if alone is None else alone.region(problem.asked.distance).radius
         smaller += result is not None and result.radius < alone_radius
     assert smaller > SEEDS // 2
 

@@ -242,7 +242,7 @@ def by_errors(seen: Seen, people: Rows) -> Array:
     if seen.retained is not None:
         total = float((seen.retained[0] ** 2).sum())
     added = np.append(2.0 ** np.arange(-70.0, -20.0), 0.0)
-    squares = (kept.numbers.curvature_error / (1.0 + 2.0**-40) - added) * left / each - total
+    squares = (kept.sums.curvature_error / (1.0 + 2.0**-40) - added) * left / each - total
     own = (people[0] ** 2).sum(axis=1)
     scores: Array = -np.abs(np.log(np.maximum(squares, 1e-300)[:, None] / own)).min(axis=0)
     return np.round(scores, 3)  # nearer than that is as good as found

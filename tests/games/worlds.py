@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from scipy.stats import beta
@@ -90,9 +89,7 @@ def trained(rows: Rows, loss: str, n_rows: int = ROWS) -> LinearModel:
 
 
 def kept_of(rows: Rows, loss: str, seed: int | None = None, n_rows: int = ROWS) -> Deposit:
-    """A deposit, without rehearsals: they take long, and leave nothing in it."""
-    with patch("expunge.deposit.forecast.sizes_for", lambda count: ((), ())):
-        return deposit(trained(rows, loss, n_rows), *rows, seed=seed)
+    return deposit(trained(rows, loss, n_rows), *rows, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from expunge.certificate.verify import checks, verify_statement
 from expunge.deposit.file import Deposit, parse_deposit
 from expunge.deposit.forecast import forecast
 from expunge.deposit.membership import answers
-from expunge.deposit.verify import verify_deposits, whitened
+from expunge.deposit.verify import verify_deposits
 from expunge.distance import Distance
 from expunge.errors import DataError, FileError, ModelError, OptionError, UselessModel, VerificationFailed
 from expunge.heads.tangent import Tangent, last_parameters
@@ -317,7 +317,7 @@ def test_any_number_of_examples_leaves_retraining_to_rounding(count: int) -> Non
     certificate = result.certificate
     assert (certificate.status, certificate.content["bound"]["convention"]) == ("conditional", "exact")
     assert certificate.content["assumptions"] == ["These facts were declared, not checked: rounding."]
-    assert whitened(result.deposit, updated - retrained) <= certificate.total < 1e-7
+    assert result.deposit.length(updated - retrained) <= certificate.total < 1e-7
     assert [check.name for check in checks(certificate) if not check.passed] == []
     verify_statement(result.statement, None, certificate)
     # noise for epsilon 0.01 costs nothing
@@ -331,7 +331,7 @@ def test_the_anchor_has_noise_that_outputs_and_accuracy_are_not_judged_by() -> N
     deposit, weights = kept(), trained().weights
     assert deposit.record.noised
     expected = deposit.numbers.anchor_noise * np.sqrt(len(weights))
-    assert 0.5 < whitened(deposit, deposit.anchor - weights) / expected < 1.5
+    assert 0.5 < deposit.length(deposit.anchor - weights) / expected < 1.5
     assert float((deposit.reference_weights[0] - weights).norm()) <= 1e-8 * float(weights.norm())
 
 
@@ -381,11 +381,13 @@ def test_members_and_what_forgetting_costs() -> None:
     stranger = answers(kept(), (source()[0][:1] + 1.0, source()[1][:1]))
     assert [each.there for each in stranger] == [False]
     made = make_tangent_deposit(network(0), trained(), *source(), seed=1)
-    expected = forecast(made.deposit, made.rehearsals, made.rows)
+    expected = forecast(made.deposit, made.people, made.rows)
     correct = np.mean(trained().predict(network(0), source()[0]) == source()[1])
     assert expected.accuracy == pytest.approx(float(correct), abs=1e-12)
-    assert all(size.refused == 0 for size in expected.sizes)
-    assert {each.at_once for each in expected.affordable} == {10}, "noise costs nothing, whatever epsilon"
+    assert all(each.without_region == 0 for each in expected.losses)
+    assert {expected.affordable(epsilon, "at_once") for epsilon in (0.1, 1.0, 5.0)} == {24}, (
+        "noise costs nothing, whatever epsilon"
+    )
 
 
 # Refused ----------------------------------------------------------------------------------------------------------------

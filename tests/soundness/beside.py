@@ -28,7 +28,6 @@ from expunge.bounds.deposit import surrogate_terms  # noqa: E402
 from expunge.deposit.region import smallest_region  # noqa: E402
 from expunge.deposit.with_surrogate import (  # noqa: E402
     SurrogateRegion,
-    region_of,
     remainder_of,
     smallest_with_surrogate,
     step_with_surrogate,
@@ -78,13 +77,13 @@ def outcome_of(family: str, seed: int, failure: float = FAILURE) -> Outcome | No
         return None
     retained = problem.retained
     single = smallest_region(retained.problem)
-    alone = math.inf if single is None else region_of(single, problem.asked.distance).radius
+    alone = math.inf if single is None else single.region(problem.asked.distance).radius
     answer = smallest_with_surrogate(step_with_surrogate(retained, problem.surrogate), problem.asked)
     if answer is None:
         return Outcome(family, seed, math.inf, alone, math.nan, math.nan, math.nan)
     result, distance = answer.solution, problem.asked.distance
     assert result.surrogate is not None
-    radius, truth = region_of(result, distance).radius, problem.off(result.update)
+    radius, truth = result.region(distance).radius, problem.off(result.update)
     charged = math.fsum(surrogate_terms(result.facts, result.surrogate, distance).values())
     return Outcome(family, seed, radius, alone, truth, charged, deviation_of(problem, answer))
 

@@ -169,7 +169,7 @@ def deposit_of(problem: Problem, seed: int) -> Deposit:
     sums = replace(problem.sums, gram=gram_of(problem.rows(slice(None))))
     numbers = Numbers(
         SCHEMA, key.hex(), problem.n, 0, 0, counts, problem.row_bound, 0.0, tuple(gauge.kappa for gauge in problem.gauges),
-        sums.gradient_error, sums.curvature_error, sums.weighted_errors, sums.third_error, "",
+        "",
     )  # fmt: skip
     return Deposit(model, numbers, sums, problem.gauges, hash_rows(key, problem.X[:, :-1], problem.y))
 

@@ -228,6 +228,7 @@ def deposit(
     target: Path = written_to(
         "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
+    figure: Path | None = option("A new .png file: accuracy against rows forgotten.", new=(".png",)),
 ) -> Any:
     """Keep a deposit of the source before it goes, so that rows can be forgotten later with proven certificates.
 
@@ -248,6 +249,7 @@ def deposit(
     """
     from expunge.deposit.make import make_deposit
     from expunge.model import read_model
+    from expunge.report.figures import forgettable
     from expunge.runtime.group import joined_group, local_device
 
     require_kinds(model, None, {"--data": data})
@@ -260,7 +262,9 @@ def deposit(
             new, known = with_outlook(lambda: make_deposit(trained, source, declared=declared, execution=here), advance)
         if not group.first:
             raise SystemExit(0)  # the first process of the group writes
-        content = write_deposit(target, new.deposit, known)
+        expected = known["outlook"]
+        drawn = None if figure is None else (figure, forgettable(expected["losses"], expected["accuracy"]))
+        content = write_deposit(target, new.deposit, known, drawn)
     return tell_deposit(new.deposit, content, content)
 
 
@@ -270,7 +274,7 @@ def with_outlook(keep: Callable[[], Any], progress: Any) -> tuple[Any, dict[str,
 
     start = time.monotonic()
     kept = keep()
-    expected = forecast(kept.deposit, kept.rehearsals, kept.rows, progress=progress)
+    expected = forecast(kept.deposit, kept.people, kept.rows, progress=progress)
     return kept, {"seconds": round(time.monotonic() - start, 3), "outlook": expected.to_json()}
 
 
@@ -279,7 +283,7 @@ def write_deposit(
 ) -> dict[str, Any]:
     """Write a file that must not be there yet and that nobody but its owner can read; what it is.
 
-    `public` is a model that comes with it: both or neither.
+    `public` is a file that comes with it, a model or a figure: both or neither.
     """
     from expunge.rows.output import write_together
     from expunge.runtime.files import PRIVATE, PUBLIC
@@ -305,13 +309,11 @@ def tell_deposit(deposit: Any, content: dict[str, Any], answer: dict[str, Any]) 
     wide = f"{deposit.model.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
     shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
     out.print(f"deposit of {record.loss} on {shape}: {content['bytes']:,} bytes, made in {content['seconds']:.1f} s")
-    losses = {(each["rows"], each["epsilon"]): each for each in expected["forecasts"]}
     epsilons = [each["epsilon"] for each in expected["affordable"]]
     rows = []
-    for size in expected["sizes"]:
-        at = [losses[size["rows"], epsilon] for epsilon in epsilons]
+    for at in zip(*[iter(expected["losses"])] * len(epsilons), strict=True):  # of each size, by epsilon
         cells = [f"{_points(each['at_once'])} / {_points(each['one_at_a_time'])}" for each in at]
-        rows.append((f"{size['rows']:,}", f"{size['refused']} of {size['groups']}", *cells))
+        rows.append((f"{at[0]['rows']:,}", f"{at[0]['without_region']} of {at[0]['groups']}", *cells))
     out.table(
         ("rows", "refused", *(f"epsilon {epsilon:g}" for epsilon in epsilons)),
         rows,

@@ -14,6 +14,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from expunge.deposit.matrices import (
     too_small,
 )
 from expunge.deposit.region import Penalty, RetainedProblem, Setting
-from expunge.deposit.sums import Gauge, Sums, folded_size, has_third, is_joint, n_lines
+from expunge.deposit.sums import ERRORS, Gauge, Sums, folded_size, has_third, is_joint, n_lines
 from expunge.errors import FileError, ModelError
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.tangent import JacobianRidge
@@ -52,7 +53,6 @@ METADATA = "expunge deposit"
 LEVELS = 6  # sizes that noise may have: which of them a request took tells less than three bits
 HARMLESS = 0.01  # of an output: what the first of them moves it by at most
 KNOWN_HEADS = (Softmax, Logistic, OneVsRest, Ridge)  # by exact type; tangent weights are one of their own
-TILE = 256  # rows of a matrix that stay in cache
 TENSORS = ("weight", "gradient", "curvature", "moments", "support", "off", "third")
 
 
@@ -73,10 +73,6 @@ class Numbers:
     row_bound: float
     anchor_noise: float
     kappas: tuple[float, ...]
-    gradient_error: float
-    curvature_error: float
-    weighted_errors: tuple[float, ...]
-    third_error: float
     created: str
     longest_target: float = 0.0
 
@@ -175,6 +171,10 @@ class Deposit:
             raise not_definite()
         return factor
 
+    def length(self, difference: Tensor) -> float:
+        """Of a difference of weights, in the norm of the noise's shape."""
+        return float((difference @ self.shape[0]).norm())
+
     @cached_property
     def _inverse(self) -> Tensor:
         """Of the factor."""
@@ -247,7 +247,7 @@ class Deposit:
             tensors["third"] = self.sums.third
         for index, digests in enumerate(self.hashes.digests):
             tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
-        content = {"numbers": asdict(self.numbers), "record": json.loads(self.record.to_json())}
+        content = {"numbers": asdict(self.numbers) | self.sums.errors, "record": json.loads(self.record.to_json())}
         text = json.dumps(content, sort_keys=True, allow_nan=False)
         return safetensors_parts({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
 
@@ -282,7 +282,7 @@ def packed(matrices: Tensor) -> Tensor:
     return halves.cpu()
 
 
-def unpacked(halves: NDArray[np.float64], *, symmetric: bool) -> Tensor:
+def unpacked(halves: NDArray[np.float64], *, symmetric: bool = True) -> Tensor:
     """Matrices from their lower halves; `symmetric`, or triangular."""
     size = int((2 * halves.shape[1]) ** 0.5)
     if size * (size + 1) // 2 != halves.shape[1]:
@@ -291,13 +291,9 @@ def unpacked(halves: NDArray[np.float64], *, symmetric: bool) -> Tensor:
     for row in range(size):
         start = row * (row + 1) // 2
         filled[:, row, : row + 1] = halves[:, start : start + row + 1]
-    matrices = torch.from_numpy(filled)
-    for top in range(0, size if symmetric else 0, TILE):
-        rows = slice(top, top + TILE)
-        matrices[:, :top, rows] = matrices[:, rows, :top].mT
-        own = matrices[:, rows, rows]
-        own += own.tril(-1).mT  # above the diagonal there was nothing
-    return matrices
+        if symmetric:
+            filled[:, : row + 1, row] = filled[:, row, : row + 1]
+    return torch.from_numpy(filled)
 
 
 def read_deposit(path: str | Path) -> Deposit:
@@ -311,6 +307,7 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
     tensors, metadata = read_safetensors(content, path)
     try:
         told = read_json(metadata[METADATA])
+        errors = {name: told["numbers"].pop(name) for name in ERRORS}
         numbers = read_as(Numbers, told["numbers"])
         if numbers.schema != SCHEMA:
             raise ValueError(f"schema {numbers.schema!r}")
@@ -320,7 +317,7 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
         if more:  # nothing may travel in one unseen
             raise ValueError(f"it also has {', '.join(more[:3])}")
         record = TrainingRecord.from_json(json.dumps(told["record"]), str(path))
-        return _assembled(numbers, record, tensors)
+        return _assembled(numbers, errors, record, tensors)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise out_of_memory(error) or FileError(
             f"{path} is not a deposit ({type(error).__name__}: {error})",
@@ -329,7 +326,10 @@ def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:
         ) from error
 
 
-def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]) -> Deposit:
+def _assembled(
+    numbers: Numbers, errors: dict[str, Any], record: TrainingRecord, tensors: dict[str, NDArray[np.generic]]
+) -> Deposit:
+    """The deposit, whose parts belong together and whose numbers are possible."""
     stored, n_gauges = sum(values.nbytes for values in tensors.values()), len(numbers.kappas)
 
     def finite(name: str) -> NDArray[np.float64]:
@@ -344,72 +344,52 @@ def _assembled(numbers: Numbers, record: TrainingRecord, tensors: dict[str, NDAr
         shared = 2 * values.nbytes > stored and values.flags.writeable and values.flags.aligned
         return torch.from_numpy(values if shared else values.copy())
 
-    def symmetric(name: str) -> Tensor:
-        return unpacked(finite(name), symmetric=True)
-
     model = replace(from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64), record=record)
-    joint = is_joint(deposit_head(model, record))
+    head = deposit_head(model, record)
+    joint, (classes, width) = is_joint(head), model.matrix().shape
     factors = (unpacked(finite(f"gauge.{index}"), symmetric=False)[0] for index in range(n_gauges))
+    gauges = tuple(map(Gauge, factors, numbers.kappas))
     sums = Sums(
         numbers.n_rows,
         tensor("gradient"),
-        Blocks(symmetric("curvature"), joint),
-        tuple(Blocks(symmetric(f"weighted.{index}"), joint) for index in range(n_gauges)),
-        numbers.gradient_error,
-        numbers.curvature_error,
-        numbers.weighted_errors,
-        tensor("third") if "third" in tensors else None,
-        numbers.third_error,
-        Gram(numbers.n_rows, symmetric("moments"), tensor("support"), tensor("off")),
+        Blocks(unpacked(finite("curvature")), joint),
+        tuple(Blocks(unpacked(finite(f"weighted.{index}")), joint) for index in range(n_gauges)),
+        third=tensor("third") if "third" in tensors else None,
+        gram=Gram(numbers.n_rows, unpacked(finite("moments")), tensor("support"), tensor("off")),
+        **(errors | {"weighted_errors": tuple(errors["weighted_errors"])}),
     )
     first, second, third = (np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS)))
-    gauges = tuple(map(Gauge, factors, numbers.kappas))
     deposit = Deposit(model, numbers, sums, gauges, RowHashes((first, second, third)))
-    _require_fit(deposit)
-    return deposit
-
-
-def _require_fit(deposit: Deposit) -> None:
-    """Refuse parts that do not belong together, and numbers that no deposit has."""
-    numbers, sums, record, gauges, gram = deposit.numbers, deposit.sums, deposit.record, deposit.gauges, deposit.gram
-    classes, width = deposit.model.matrix().shape
-    size = classes * width if sums.curvature.joint else width
-    head = deposit_head(deposit.model, record)
-    third = (n_lines(head, classes), folded_size(width)) if has_third(head) else None
+    of_third = [(n_lines(head, classes), folded_size(width))] if has_third(head) else []
+    n_blocks = 1 if joint or isinstance(head, Ridge) else classes
+    size = classes * width if joint else width
+    counts = (numbers.n_rows - 1, numbers.forgotten, numbers.generation, *numbers.class_counts)
+    bounds = (sums.gradient_error, sums.curvature_error, *sums.weighted_errors, sums.third_error, numbers.anchor_noise)
     fitting = (
         sums.gradient.shape == (classes, width)
-        and all(each.size == size for each in (sums.curvature, *sums.weighted))
-        and gram.parts.shape == (3, width, width)
-        and gram.support.shape == gram.off.shape == (width,)
-        and gram.is_whole
-        and all(gauge.factor.shape == (width, width) for gauge in gauges)
-        and (sums.third is None or sums.third.shape == third)
-        and len(numbers.weighted_errors) == len(gauges)
+        and all(each.values.shape == (n_blocks, size, size) for each in (sums.curvature, *sums.weighted))
+        and deposit.gram.parts.shape == (3, width, width)
+        and deposit.gram.support.shape == deposit.gram.off.shape == (width,)
+        and deposit.gram.is_whole
+        and all(each.factor.shape == (width, width) and bool((each.factor.diagonal() > 0).all()) for each in gauges)
+        and (sums.third is None or sums.third.shape in of_third)
+        and len(sums.weighted_errors) == n_gauges
         and all(
             each.shape == (numbers.n_rows, HASH_BYTES) and each.dtype == np.uint8 for each in deposit.hashes.digests
         )
-        and len(numbers.key) == 2 * KEY_BYTES
         and bytes.fromhex(numbers.key).hex() == numbers.key
-        and sum(numbers.class_counts) == numbers.n_rows
-        and numbers.n_rows >= 1
+        and len(deposit.key) == KEY_BYTES
+        and numbers.n_rows == sum(numbers.class_counts) == record.n_source
+        and min(counts) >= 0
+        and (numbers.generation == 0) == (numbers.forgotten == 0)
+        and numbers.generation <= numbers.forgotten  # somebody left in each
+        and all(0.0 <= each < math.inf for each in (*bounds, numbers.longest_target))
+        and all(0.0 < each < math.inf for each in (numbers.row_bound, *numbers.kappas))
+        and (numbers.longest_target > 0.0) == deposit.of_network
+        and record.noised
     )
     if not fitting:
-        raise ValueError("its parts do not fit together")
-    counts = (numbers.n_rows, numbers.forgotten, numbers.generation, *numbers.class_counts)
-    errors = (numbers.anchor_noise, sums.gradient_error, sums.curvature_error, *sums.weighted_errors, sums.third_error)
-    possible = (
-        min(counts) >= 0
-        and numbers.n_rows == record.n_source
-        and numbers.generation <= numbers.forgotten  # somebody left in each
-        and (numbers.generation == 0) == (numbers.forgotten == 0)
-        and record.noised
-        and all(0.0 <= error < math.inf for error in errors)
-        and all(0.0 < each < math.inf for each in (numbers.row_bound, *numbers.kappas))
-        and 0.0 <= numbers.longest_target < math.inf
-        and (numbers.longest_target > 0.0) == deposit.of_network
-        and all(bool((gauge.factor.diagonal() > 0.0).all()) for gauge in gauges)
-    )
-    if not possible:
-        raise ValueError("its numbers cannot be those of a deposit")
-    if deposit.model.weights_sha256() != record.weights_sha256:
+        raise ValueError("its parts do not fit together, or its numbers are none that a deposit has")
+    if model.weights_sha256() != record.weights_sha256:
         raise ValueError("its weights are not those of its record")
+    return deposit

@@ -15,12 +15,13 @@ from torch import Tensor
 from expunge.bounds.calibration import mu_for, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
-from expunge.deposit.forecast import Rehearsal, Trial, choose, random_groups, rehearse, try_removal
+from expunge.deposit.forecast import Trial, choose, random_groups, rehearse, try_removal
 from expunge.deposit.matrices import Gram, Norm, gram_of, not_definite, rested, shape_of
 from expunge.deposit.region import Penalty, Setting
-from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, sums_of
+from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, mean_curvature, sums_of
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
+from expunge.heads.network import MatrixFree
 from expunge.heads.tangent import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, require_range
@@ -33,14 +34,15 @@ from expunge.rows.streams import Stream
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
+from expunge.solve.linear import SymmetricOperator
+from expunge.solve.newton import Manner, newton_step
 
 NAME = "the source"
 NO_HASHES = RowHashes((NOTHING, NOTHING, NOTHING))
 MOST_WEIGHTS = 12_000  # of one block: a matrix of their square is kept, and several while it is made
 COPIES = 18  # matrices of that size that a deletion needs room for at once
 FEW_WEIGHTS = 2_000  # up to here all gauges are kept, beyond one
-MAX_NEWTON = 100
-NEAR = 1e-11  # of the objective: gains of this size are lost in its rounding long before the weights are at rest
+ACCURATE = 1e-10  # of a linear system that is solved with factors of its matrix, which rounding makes inexact
 HASHING = "Row hashes (rows)"
 ANCHOR_FACTOR = 4.0  # of the anchor's noise at most: times how far one ordinary row moves the optimum; the list of
 ANCHOR_STEP = math.sqrt(2.0)  # scales goes down in such steps, to where the noise
@@ -53,11 +55,11 @@ QUIET = 0.25  # of the noise that moves outputs by a hundredth: a desk has such 
 
 @dataclass(frozen=True)
 class NewDeposit:
-    """The deposit, what was rehearsed with it, the rows it is of, and the optimum itself, K x d: no part of the
-    deposit, which has noise."""
+    """The deposit, what random single rows of it need to leave, the rows it is of, and the optimum itself, K x d: no
+    part of the deposit, which has noise."""
 
     deposit: Deposit
-    rehearsals: tuple[Rehearsal, ...]
+    people: tuple[Trial, ...]
     optimum: Tensor
     rows: RowSet
 
@@ -98,15 +100,8 @@ def make_deposit(
     if model.record is None:  # what the source itself says need not be declared
         known = source.n_rows if isinstance(source, Stream) else len(source[0])
         declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
-    record = record_for(model, declared)
-    if record.noised:
-        raise ModelError(
-            "the model is an unlearned, noised one",
-            "a deposit is of a model as it was trained",
-            "Give the model from before the deletion.",
-        )
-    place = execution.place
-    require_size(deposit_head(model, record), place)
+    record, place = record_for(model, declared), execution.place
+    require_possible(model, record, place)
     reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
     rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
     _require_trained_on(model, record, by_class(rows, record))
@@ -138,16 +133,15 @@ def make_from_rows(
     process looks at the rows as they came, and its deposit alone is whole.
     """
     require_range(record)
-    head = replace(deposit_head(model, record), l2=0.0)
-    require_size(head, rows.device)
-    tangent, given_rows = isinstance(rows, JacobianRows), rows
+    require_possible(model, record, rows.device)
+    head, given_rows = replace(deposit_head(model, record), l2=0.0), rows
     if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
         head = replace(head, longest_target=power_of_two(rows.longest_target))
     require_whole(record, rows)
     rows = by_class(rows, record)
     penalty = Penalty(record.l2, bool(record.free_bias))
     setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
-    best = setting.anchor if tangent else optimum(head, rows, setting, penalty, progress)
+    best = setting.anchor if isinstance(given_rows, JacobianRows) else optimum(head, rows, setting, penalty, progress)
     progress("Sums over the source", 0, None)
     gram, secret = gram_of(rows), secret_numbers(rows, seed)
     noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
@@ -170,10 +164,6 @@ def make_from_rows(
             row_bound=head.row_bound,
             anchor_noise=scale,
             kappas=tuple(gauge.kappa for gauge in gauges),
-            gradient_error=sums.gradient_error,
-            curvature_error=sums.curvature_error,
-            weighted_errors=sums.weighted_errors,
-            third_error=sums.third_error,
             created=created,
             longest_target=head.longest_target if isinstance(head, JacobianRidge) else 0.0,
         )
@@ -182,9 +172,9 @@ def make_from_rows(
 
     scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
     deposit, people = with_most_noise(with_noise, scales, lambda candidate: try_people(candidate, rows, seed))
-    rehearsals = rehearse(deposit, rows, people=people, progress=progress, seed=seed)
+    people = people or rehearse(deposit, rows, 1, progress, seed)
     hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
-    return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), rehearsals, best.cpu(), given_rows)
+    return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), people, best.cpu(), given_rows)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -198,8 +188,15 @@ def most_weights(device: torch.device) -> int:
     return max(MOST_WEIGHTS, math.isqrt(memory // (8 * COPIES)))
 
 
-def require_size(head: LinearHead, device: torch.device) -> None:
-    """Refuse a head whose Hessian is too large to be kept."""
+def require_possible(model: LinearModel, record: TrainingRecord, device: torch.device) -> None:
+    """Refuse a model that was unlearned, has a loss without formulas here, or a Hessian too large to be kept."""
+    if record.noised:
+        raise ModelError(
+            "the model is an unlearned, noised one",
+            "a deposit is of a model as it was trained",
+            "Give the model from before the deletion.",
+        )
+    head = deposit_head(model, record)
     size, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
     if size > most:
         raise ModelError(
@@ -216,9 +213,9 @@ def require_whole(record: TrainingRecord, rows: RowSet) -> None:
     """Refuse rows that are not as many as the model was trained on, or another C than the record's l2 is of."""
     if len(rows) != record.n_source:
         raise DataError(
-            f"{len(rows):,} rows",
+            f"{NAME} has {len(rows):,} rows",
             f"the model was trained on {record.n_source:,}",
-            "Give all the rows it was trained on, and no others.",
+            "Give all the rows it was trained on, as they were given then, and no others.",
         )
     if record.fixed_c is not None and not math.isclose(record.l2 * record.fixed_c * len(rows), 1.0, rel_tol=1e-9):
         raise ModelError(
@@ -230,9 +227,7 @@ def require_whole(record: TrainingRecord, rows: RowSet) -> None:
 
 def _require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet) -> None:
     """Refuse rows that are not those the model says it was trained on, as far as that can be seen."""
-    remedy = "Give the rows the model was trained on, all of them, as they were given then."
-    if len(rows) != record.n_source:
-        raise DataError(f"{NAME} has {len(rows):,} rows", f"the model was trained on {record.n_source:,}", remedy)
+    require_whole(record, rows)
     if record.provenance != "measured" or record.residual is None:
         return
     size, lost = _gradient_size(model, record, rows)
@@ -243,7 +238,7 @@ def _require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet
         raise DataError(
             f"on the rows given as the source the gradient has norm {size:.3g}",
             f"at training it was {record.residual:.3g}",
-            remedy,
+            "Give the rows the model was trained on, all of them, as they were given then.",
         )
 
 
@@ -258,44 +253,58 @@ def _gradient_size(model: LinearModel, record: TrainingRecord, rows: RowSet) -> 
 # Anchor, hashes, counts -----------------------------------------------------------------------------------------------
 
 
-def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
-    """Newton's method with the dense Hessian, from the given weights to where float64 ends.
+@dataclass(frozen=True)
+class AnchorEquation:
+    """`g(w + u) + reg (w + u) = 0`, by factors of the dense Hessian: preconditioned by them conjugate gradients take a
+    step or two, which correct what rounding made of the factors."""
 
-    Near the optimum rounding hides what a step gains: there the gradient, measured by the Hessian, decides.
+    head: LinearHead
+    weights: Tensor
+    rows: RowSet
+    setting: Setting
+    penalty: Penalty
+    scale = 1
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
+    def objective(self, update: Tensor) -> float:
+        at = self.weights + update
+        return self.head.loss(at, self.rows) + 0.5 * float((self.penalty.diagonal(at) * at.square()).sum())
+
+    def residual(self, update: Tensor) -> Tensor:
+        at = self.weights + update
+        return self.setting.centred(self.head.gradient(at, self.rows) + self.penalty.diagonal(at) * at)
+
+    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+        curvature = self.setting.stiffened(mean_curvature(self.head, self.weights + update, self.rows))
+        matrix = self.setting.penalised(curvature, self.penalty)
+        norm, damping = Norm.of(matrix), 1e-14 * matrix.largest_entry
+        while norm is None and damping < math.inf:
+            norm, damping = Norm.of(matrix.plus(damping)), 10.0 * damping
+        return MatrixFree(matrix.product, None if norm is None else norm.solved)
+
+    def manner(self) -> Manner:
+        return Manner(dense=False, working=torch.float64, accurate=ACCURATE, inexact=False)
+
+    def agreed(self, step: Tensor) -> Tensor:
+        return self.setting.centred(self.rows.agreed(step))
+
+
+def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
+    """The optimum, by Newton's method from the setting's anchor, to where float64 ends; `head` has no regulariser.
+
     It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
     """
-    weights = setting.centred(setting.anchor.clone())
-    stiff = replace(setting, stiff=1.0)
-
-    def objective(at: Tensor) -> float:
-        return head.loss(at, rows) + 0.5 * float((penalty.diagonal(at) * at.square()).sum())
-
-    value, at_zero = objective(weights), objective(torch.zeros_like(weights))
-    if not value <= at_zero:
-        weights, value = torch.zeros_like(weights), at_zero
-    least = math.inf
-    for iteration in range(MAX_NEWTON):
-        progress("Newton iterations to the anchor", iteration, None)
-        sums = sums_of(head, weights, rows)
-        gradient = setting.centred(sums.gradient + penalty.diagonal(weights) * weights)
-        matrix = stiff.penalised(stiff.stiffened(sums.curvature), penalty)
-        factor, damping = torch.linalg.cholesky_ex(matrix.values), 1e-14 * matrix.largest_entry
-        while bool(factor.info.any()):
-            factor, damping = torch.linalg.cholesky_ex(matrix.plus(damping).values), 10.0 * damping
-        direction = setting.centred(-Norm(matrix, factor.L).solved(gradient))
-        length, slope, moved = 1.0, float((gradient * direction).sum()), False
-        near = -slope <= NEAR * (1.0 + abs(value))
-        while length > 1e-8 and not moved:
-            trial = weights + length * direction
-            reached = objective(trial)
-            moved = -slope < 0.5 * least if near else reached <= value + 1e-4 * length * slope
-            length = 0.0 if near else length / 2
-        least = -slope if near else least
-        small = float(direction.norm()) <= 1e-12 * (1.0 + float(weights.norm()))
-        if not moved or small:
-            return weights + direction if small else weights
-        weights, value = trial, reached
-    return weights
+    weights = setting.centred(setting.anchor)
+    nothing = torch.zeros_like(weights)
+    equation = AnchorEquation(head, weights, rows, replace(setting, stiff=1.0), penalty)
+    at_zero = replace(equation, weights=nothing)
+    if not equation.objective(nothing) <= at_zero.objective(nothing):
+        equation = at_zero
+    goal = head.rounding(equation.weights, rows)
+    return equation.weights + newton_step(equation, goal=goal, objective=equation.objective, progress=progress).update
 
 
 def secret_numbers(rows: RowSet, seed: int | None) -> np.random.Generator:
@@ -344,7 +353,7 @@ def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial,
     """What random single rows need to leave; None as soon as too many of them need more, at epsilon 1, than noise that
     hardly moves outputs."""
     most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
-    people = next(random_groups(deposit, rows, (1,), seed=seed), [])
+    people = random_groups(deposit, rows, 1, seed)
     trials: list[Trial] = []
     loud = 0
     for person in people:

@@ -23,12 +23,12 @@ from torch import Tensor
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
 from expunge.heads.tangent import JacobianRows
+from expunge.solve.linear import lanczos
 
 UNIT_ROUNDOFF = 2.0**-53
 STEPS = 12  # of Lanczos' iteration
 CLOSE = 1.0 + 2.0**-7  # how far above what was found a bound is tried first
 TRIES = 60
-NOTHING_NEW = 1e-10  # of the length of an image: below it no direction is left
 SMALL = 256  # rows of a block up to which all eigenvalues are found at once
 PANELS = 16  # that a product of triangular factors is made in
 
@@ -210,15 +210,10 @@ class Norm:
     def least(self) -> float:
         """Certain lower bound on `lambda_min(M)`; 0 where none was found."""
         top = top_of(lambda vectors: self.other_half(self.half(vectors)), self.factor)
-        bound = 1.0 / max(top, 1e-300) / CLOSE
-        hopeless = cholesky_error(self.matrix) / 64.0  # a bound so small is lost in what a factorisation may hide
-        for attempt in range(TRIES):
-            if is_definite(self.matrix.plus(-bound), in_place=True):
-                return bound
-            if bound <= hopeless:
-                break
-            bound /= 1.0 + 2.0 ** min(attempt - 6, 1)
-        return 0.0
+        # a bound so small is lost in what a factorisation may hide
+        hopeless = 64.0 / max(cholesky_error(self.matrix), 1e-300)
+        start = max(top, 1e-300) * CLOSE
+        return 1.0 / _raised(start, lambda t: is_definite(self.matrix.plus(-1.0 / t), in_place=True), hopeless)
 
 
 def _raised(bound: float, holds: Callable[[float], bool], below: float = math.inf) -> float:
@@ -240,29 +235,14 @@ def largest(matrix: Blocks) -> float:
 
 
 def top_of(image: Callable[[Tensor], Tensor], like: Tensor) -> float:
-    """About the largest eigenvalue over all blocks; of large ones by Lanczos' iteration, fully orthogonalised."""
+    """About the largest eigenvalue over all blocks: of small ones by all of them, else by Lanczos' iteration."""
     blocks, size = like.shape[0], like.shape[-1]
     if size <= SMALL:
         whole = image(torch.eye(size, dtype=like.dtype, device=like.device).expand(blocks, size, size))
         return float(torch.linalg.eigvalsh((whole + whole.mT) / 2).max())
     generator = torch.Generator().manual_seed(0)
     start = torch.randn((blocks, size, 1), dtype=torch.float64, generator=generator).to(like.device)
-    basis = start / start.norm(dim=1, keepdim=True)
-    tridiagonal = torch.zeros((blocks, STEPS, STEPS), dtype=torch.float64)
-    for step in range(STEPS):
-        moved = image(basis[:, :, -1:])
-        tridiagonal[:, step, step] = (moved * basis[:, :, -1:]).sum(dim=(1, 2)).cpu()
-        if step == STEPS - 1:
-            break
-        size_of_image = moved.norm(dim=1, keepdim=True)
-        for _ in range(2):
-            moved = moved - basis @ (basis.mT @ moved)
-        length = moved.norm(dim=1, keepdim=True)
-        more = length > NOTHING_NEW * size_of_image  # else what is left is rounding, and no direction
-        off = torch.where(more, length, 0.0)[:, 0, 0].cpu()
-        tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = off
-        basis = torch.cat([basis, torch.where(more, moved / length.clamp(min=1e-300), 0.0)], dim=2)
-    return float(torch.linalg.eigvalsh(tridiagonal).max())
+    return lanczos(image, start, STEPS if blocks == 1 else 2 * STEPS)[0]
 
 
 # The shape of a deposit's noise, from the retained rows alone: their second moments, exactly, and a power of them

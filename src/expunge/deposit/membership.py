@@ -176,18 +176,12 @@ def remove_rows(deposit: Deposit, rows: Rows, membership: Membership, removed: S
     sums = _cleared(_shifted(deposit, sums, lost), sums.gram.unseen)
     classes = Counter(rows.labels.tolist())
     counts = tuple(count - classes[index] for index, count in enumerate(deposit.numbers.class_counts))
-    if min(counts) < 0:
-        raise DataError("more rows of a class than there are", "each row leaves once", "Check the labels.")
     numbers = replace(
         deposit.numbers,
         n_rows=sums.count,
         forgotten=deposit.numbers.forgotten + removed.count,
         generation=deposit.numbers.generation + 1,
         class_counts=counts,
-        gradient_error=sums.gradient_error,
-        curvature_error=sums.curvature_error,
-        weighted_errors=sums.weighted_errors,
-        third_error=sums.third_error,
     )
     record = replace(deposit.record, n_source=sums.count, class_counts=counts, l2=penalty.l2)
     model = from_matrix(anchor, bias=record.bias, dtype=torch.float64).with_record(record)
@@ -221,11 +215,12 @@ def charged_sums(deposit: Deposit, rows: Rows, membership: Membership, *, check:
         steep = stretch * (2.0 * gauge.kappa + stretch * total)
         outside = (1.0 + stretch * total / gauge.kappa) ** 2
         weighted.append(error * outside + each * (gauge.kappa**2 * hessian + steep * curve * bound**2))
-    return sums.with_errors(
-        sums.gradient_error + each * (head.residual_sup(weights) + slope * size * bound),
-        sums.curvature_error + each * hessian,
-        tuple(weighted),
-        sums.third_error + each * copy_error(head, weights) if sums.third is not None else 0.0,
+    return replace(
+        sums,
+        gradient_error=sums.gradient_error + each * (head.residual_sup(weights) + slope * size * bound),
+        curvature_error=sums.curvature_error + each * hessian,
+        weighted_errors=tuple(weighted),
+        third_error=sums.third_error + each * copy_error(head, weights) if sums.third is not None else 0.0,
     )
 
 
@@ -273,11 +268,13 @@ def _shifted(deposit: Deposit, sums: Sums, lost: float) -> Sums:
     outputs = lost * bound
     hessian = power_of_two(bend * bound**2 * outputs)
     pairs = zip(deposit.gauges, sums.weighted_errors, strict=True)
-    return sums.with_errors(
-        sums.gradient_error + power_of_two(slope * bound * outputs),
-        sums.curvature_error + hessian,
-        tuple(error + gauge.kappa**2 * hessian for gauge, error in pairs),
-        sums.third_error + (0.0 if sums.third is None else power_of_two(sizes_of(head)[1] * bound**3 * outputs)),
+    return replace(
+        sums,
+        gradient_error=sums.gradient_error + power_of_two(slope * bound * outputs),
+        curvature_error=sums.curvature_error + hessian,
+        weighted_errors=tuple(error + gauge.kappa**2 * hessian for gauge, error in pairs),
+        third_error=sums.third_error
+        + (0.0 if sums.third is None else power_of_two(sizes_of(head)[1] * bound**3 * outputs)),
     )
 
 

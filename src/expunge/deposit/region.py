@@ -1,4 +1,7 @@
-"""The step from the retained rows' sums, and where the retrained weights are around it."""
+"""The step from the retained rows' sums, and where the retrained weights are around it.
+
+`smallest_region` has the answer; bounds/deposit.py has the formula of each route, in plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +21,15 @@ from expunge.bounds.deposit import (
     THIRD,
     DepositFacts,
     SurrogateFacts,
+    bend,
+    bend_third,
+    bound_with_surrogate,
+    remainder,
 )
+from expunge.bounds.region import Region
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
+from expunge.distance import Distance
 
 # The step from the retained rows' sums: Newton's, and with third derivatives on to the root of a quadratic ----------
 # Softmax does not see what is added to all classes alike, and at the optimum the weights of all classes sum to zero
@@ -181,6 +189,10 @@ class Solution:
     surrogate: SurrogateFacts | None = None
     steps: int = 1
 
+    def region(self, distance: Distance) -> Region:
+        """In the norm of the noise's shape; the distance is that of surrogate rows, where they have a part in it."""
+        return bound_with_surrogate(self.facts, self.surrogate, distance)
+
 
 def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = None) -> Solution | None:
     """The step and its smallest region; None where no route has a finite one.
@@ -190,15 +202,25 @@ def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = Non
     """
     if not problem.solvable:
         return None
-    linear = Routes(problem, problem.linear_step, problem.left(problem.linear_step))
-    if problem.sums.third is None:
-        return linear.solution(like)
-    update, left, steps = problem.third_order_step()
-    third = Routes(problem, update, left, third=True, steps=steps)
-    if like is not None:
-        return third.solution(like) if like.route.endswith(THIRD) else linear.solution(like)
-    both = (each for each in (third.solution(), linear.solution()) if each is not None)
-    return min(both, key=lambda each: each.facts.size, default=None)
+    both: list[Solution | None] = []
+    if problem.sums.third is not None and (like is None or like.route.endswith(THIRD)):
+        update, left, steps = problem.third_order_step()
+        both.append(Routes(problem, update, left, third=True, steps=steps).solution(like))
+        if like is not None or gains_by_third(both[0]):
+            return both[0]
+    update = problem.linear_step
+    both.append(Routes(problem, update, problem.left(update)).solution(like))
+    return min((each for each in both if each is not None), key=lambda each: each.facts.size, default=None)
+
+
+def gains_by_third(solution: Solution | None) -> bool:
+    """Whether without third derivatives the region is larger for certain: its remainder alone, for an update about as
+    long, is twice all that there is with them."""
+    if solution is None or not 0.0 < solution.facts.reach <= 1.0:
+        return False
+    facts = solution.facts
+    own = remainder(facts)
+    return own * bend(facts.reach) / bend_third(facts.reach) > 2.0 * (own + facts.solver + facts.rounding)
 
 
 def difference(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, float]:
@@ -236,32 +258,108 @@ class Routes:
         best = min(candidates, key=lambda each: each.size if like is None else difference(each, like))
         return Solution(self.update, best, float(self.left_over.norm()), steps=self.steps)
 
-    @cached_property
-    def every(self) -> tuple[RouteFacts, ...]:
-        """All of them, worked out once."""
-        return tuple(self.measurements())
-
     def measurements(self, *, ties: bool = False) -> Iterator[RouteFacts]:
-        """The numbers of each route; other factors are tried of the smallest on long rows, with `ties` of all."""
-        long_rows = []
-        for route in self.routes:
-            for facts, norm in route.facts():
-                if isinstance(route, LongRowsRoute) and math.isfinite(facts.size):
-                    long_rows.append((facts.size, route))
-                yield facts, norm
-        if self.update.numel() <= MANY:
-            for _, route in long_rows if ties else sorted(long_rows, key=lambda each: each[0])[:1]:
-                for factor in FACTORS:
-                    yield from route.facts(factor)
-
-    @cached_property
-    def routes(self) -> list[Route]:
+        """The numbers of each route that has any; other factors are tried of the smallest on long rows, with `ties` of
+        all."""
         if self.problem.setting.quadratic:
-            return [ExactRoute(self)]
-        routes: list[Route] = []
+            yield from self.exact()
+            return
+        long_rows = []
         if self.reach <= LARGEST_REACH:
-            routes = [RangeRoute(self), *(LongRowsRoute(self, index) for index in range(len(self.lengths)))]
-        return routes if self.problem.penalty.free else [*routes, PlainRoute(self)]
+            yield from self.by_range()
+            for index in range(len(self.lengths)):
+                for facts, norm in self.by_long_rows(index):
+                    if math.isfinite(facts.size):
+                        long_rows.append((facts.size, index))
+                    yield facts, norm
+        if not self.problem.penalty.free:
+            yield self.plain(), None
+        if self.update.numel() <= MANY:
+            for _, index in long_rows if ties else sorted(long_rows)[:1]:
+                for factor in FACTORS:
+                    yield from self.by_long_rows(index, factor)
+
+    # The routes: the numbers that the formula of each takes ---------------------------------------------------------
+
+    def exact(self) -> Iterator[RouteFacts]:
+        """Of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
+        curvature = self.problem.sums.curvature.plus(-self.problem.sums.curvature_error)
+        yield from self.by_norm(EXACT, Norm.of(self.matrix(curvature, curvature.frobenius)[0]))
+
+    def by_range(self) -> Iterator[RouteFacts]:
+        """`M = e^-R H' + reg`: along u no row's Hessian changes by more than e^R."""
+        sums, shrunk = self.problem.sums, math.exp(-self.reach) / UP
+        error = sums.curvature_error
+        curvature = sums.curvature.plus(-error).times(shrunk)
+        matrix, lowered = self.matrix(curvature, curvature.frobenius)
+        norm = Norm.of(matrix)
+        # H' itself is at most e^R M but for what was taken off M
+        if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
+            return
+        more = 1.0 + missing / norm.least
+        curved = self.curved(sums.curvature, error, self.widest) * math.sqrt(more) * UP
+        ratio = math.exp(self.reach) * more * UP**2
+        for facts, _ in self.by_norm(RANGE, norm, reach=self.reach, update_curved=curved, curvature_ratio=ratio):
+            yield replace(facts, concordance=self.concordance(norm)), norm
+
+    def concordance(self, norm: Norm) -> float:
+        """c: the largest range of `e x` over rows, for an e of length 1 in M."""
+        setting, least = self.problem.setting, norm.least
+        pairs = math.sqrt(2.0) if setting.shift_free else 1.0
+        best = pairs * setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
+        for gauge in setting.gauges:
+            best = min(best, gauge.kappa * math.sqrt(self.spread(norm, gauge, below=(best / gauge.kappa) ** 2)))
+        return best * UP
+
+    def by_long_rows(self, index: int, factor: float = 1.0) -> Iterator[RouteFacts]:
+        """`M = (1 - a/2) H' - (r^2/2a) H_2' + reg`, by one gauge, whatever the share a: for rows of unequal length."""
+        sums, length = self.problem.sums, self.lengths[index]
+        gauge, weighted = self.problem.setting.gauges[index], sums.weighted[index]
+        error = sums.weighted_errors[index]
+        # the share, of which any is sound, at which both parts of the matrix weigh about the same, times the factor
+        share = factor * length * math.sqrt(self.problem.system.most(weighted, error))
+        if not 0.0 < share < 2.0:
+            return
+        own, other = (1.0 - share / 2.0) / UP, length**2 / (2.0 * share) * UP
+        curvature = sums.curvature.plus(-sums.curvature_error)
+        parts = own * curvature.frobenius + other * (weighted.frobenius + error)
+        norm = Norm.of(self.matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
+        curved = self.curved(weighted, error, gauge.kappa * self.widest)
+        known = {"reach": self.reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
+        for facts, measure in self.by_norm(LONG_ROWS, norm, **known):
+            ratio = measure.most(sums.curvature, sums.curvature_error)
+            # H_2 is at most kappa^2 H, whatever copies are charged for
+            heavy = min(measure.most(weighted, error), gauge.kappa**2 * ratio * UP)
+            spread = self.spread(measure, gauge)
+            yield replace(facts, curvature_ratio=ratio, spread=spread, weight_ratio=heavy), measure
+
+    def plain(self) -> DepositFacts:
+        """M = I, for a regulariser that leaves no weight free."""
+        sums, l2 = self.problem.sums, self.problem.penalty.l2
+        return DepositFacts(
+            self.named(PLAIN),
+            float(self.left_over.norm()) * UP,
+            (self.of_gradient() + l2 * self.displaced()) * UP,
+            self.shape_largest,
+            reach=self.reach,
+            update_curved=self.curved(sums.curvature, sums.curvature_error, self.widest),
+            curvature_ratio=largest(sums.curvature.plus(sums.curvature_error)),
+            l2=l2,
+        )
+
+    def named(self, route: str) -> str:
+        """The route, with the order of its remainder."""
+        return route + THIRD if self.third else route
+
+    def by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
+        """The numbers of a route that measures by this norm, where it is certainly one."""
+        if norm is None or norm.least <= 0.0:
+            return
+        ratio = norm.most(self.shape_seen, self.shape_error)  # `lambda_max(M^-1 M_0)` over what classes see
+        # v may be off in what is common to all classes too, where M_0 is another than M
+        steepest = max(norm.matrix.row_sum(), self.shape_largest / ratio)
+        rounding = self.of_gradient() / math.sqrt(norm.least) + self.displaced() * math.sqrt(steepest)
+        yield DepositFacts(self.named(route), norm.dual(self.left_over), rounding * UP, ratio, **known), norm
 
     # How long the update is ------------------------------------------------------------------------------------------
 
@@ -347,16 +445,6 @@ class Routes:
         """The largest eigenvalue of M_0, what is common to all classes included."""
         return largest(Blocks(square_of(self.problem.shape), joint=False).plus(self.shape_error))
 
-    def by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
-        """The numbers of a route that measures by this norm, where it is certainly one."""
-        if norm is None or norm.least <= 0.0:
-            return
-        ratio = norm.most(self.shape_seen, self.shape_error)  # `lambda_max(M^-1 M_0)` over what classes see
-        # v may be off in what is common to all classes too, where M_0 is another than M
-        steepest = max(norm.matrix.row_sum(), self.shape_largest / ratio)
-        rounding = self.of_gradient() / math.sqrt(norm.least) + self.displaced() * math.sqrt(steepest)
-        yield DepositFacts(route, norm.dual(self.left_over), rounding * UP, ratio, **known), norm
-
     def spread(self, norm: Norm, gauge: Gauge, below: float = math.inf) -> float:
         """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M; infinite where it is not `below`."""
         moments = gauge.factor @ gauge.factor.T
@@ -366,111 +454,3 @@ class Routes:
         classes = len(self.update)
         centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
         return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error, below / 2.0)
-
-
-@dataclass(frozen=True)
-class Route:
-    """A way to a region: `facts` are the numbers that the formula of its radius takes, for a factor where there is one
-    to choose."""
-
-    of: Routes
-    name: ClassVar[str]
-
-    @property
-    def label(self) -> str:
-        """The name, with the order of the remainder."""
-        return self.name + THIRD if self.of.third else self.name
-
-    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
-        raise NotImplementedError
-
-
-class ExactRoute(Route):
-    """Of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
-
-    name = EXACT
-
-    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
-        sums = self.of.problem.sums
-        curvature = sums.curvature.plus(-sums.curvature_error)
-        yield from self.of.by_norm(EXACT, Norm.of(self.of.matrix(curvature, curvature.frobenius)[0]))
-
-
-class RangeRoute(Route):
-    """`M = e^-R H' + reg`: along u no row's Hessian changes by more than e^R."""
-
-    name = RANGE
-
-    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
-        of, reach, sums = self.of, self.of.reach, self.of.problem.sums
-        shrunk, error = math.exp(-reach) / UP, sums.curvature_error
-        curvature = sums.curvature.plus(-error).times(shrunk)
-        matrix, lowered = of.matrix(curvature, curvature.frobenius)
-        norm = Norm.of(matrix)
-        # H' itself is at most e^R M but for what was taken off M
-        if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
-            return
-        more = 1.0 + missing / norm.least
-        curved = of.curved(sums.curvature, error, of.widest) * math.sqrt(more) * UP
-        ratio = math.exp(reach) * more * UP**2
-        for facts, _ in of.by_norm(self.label, norm, reach=reach, update_curved=curved, curvature_ratio=ratio):
-            yield replace(facts, concordance=self.concordance(norm)), norm
-
-    def concordance(self, norm: Norm) -> float:
-        """c: the largest range of `e x` over rows, for an e of length 1 in M."""
-        setting, least = self.of.problem.setting, norm.least
-        pairs = math.sqrt(2.0) if setting.shift_free else 1.0
-        best = pairs * setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
-        for gauge in setting.gauges:
-            best = min(best, gauge.kappa * math.sqrt(self.of.spread(norm, gauge, below=(best / gauge.kappa) ** 2)))
-        return best * UP
-
-
-@dataclass(frozen=True)
-class LongRowsRoute(Route):
-    """`M = (1 - a/2) H' - (r^2/2a) H_2' + reg`, by one gauge, whatever the share a: for rows of unequal length."""
-
-    index: int
-
-    name = LONG_ROWS
-
-    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
-        of, sums, length = self.of, self.of.problem.sums, self.of.lengths[self.index]
-        gauge, weighted = of.problem.setting.gauges[self.index], sums.weighted[self.index]
-        error = sums.weighted_errors[self.index]
-        # the share, of which any is sound, at which both parts of the matrix weigh about the same, times the factor
-        share = factor * length * math.sqrt(of.problem.system.most(weighted, error))
-        if not 0.0 < share < 2.0:
-            return
-        own, other = (1.0 - share / 2.0) / UP, length**2 / (2.0 * share) * UP
-        curvature = sums.curvature.plus(-sums.curvature_error)
-        parts = own * curvature.frobenius + other * (weighted.frobenius + error)
-        norm = Norm.of(of.matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
-        curved = of.curved(weighted, error, gauge.kappa * of.widest)
-        known = {"reach": of.reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
-        for facts, measure in of.by_norm(self.label, norm, **known):
-            ratio = measure.most(sums.curvature, sums.curvature_error)
-            # H_2 is at most kappa^2 H, whatever copies are charged for
-            heavy = min(measure.most(weighted, error), gauge.kappa**2 * ratio * UP)
-            spread = of.spread(measure, gauge)
-            yield replace(facts, curvature_ratio=ratio, spread=spread, weight_ratio=heavy), measure
-
-
-class PlainRoute(Route):
-    """M = I, for a regulariser that leaves no weight free."""
-
-    name = PLAIN
-
-    def facts(self, factor: float = 1.0) -> Iterator[RouteFacts]:
-        of, sums, l2 = self.of, self.of.problem.sums, self.of.problem.penalty.l2
-        facts = DepositFacts(
-            self.label,
-            float(of.left_over.norm()) * UP,
-            (of.of_gradient() + l2 * of.displaced()) * UP,
-            of.shape_largest,
-            reach=of.reach,
-            update_curved=of.curved(sums.curvature, sums.curvature_error, of.widest),
-            curvature_ratio=largest(sums.curvature.plus(sums.curvature_error)),
-            l2=l2,
-        )
-        yield facts, None

@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; 
 COARSE = 2.0**-44  # of what is left of a feature: sums from which rows left keep no digits below it
 MOST_NUMBERS = 2**23  # third derivatives that are summed over every row
 AT_ONCE = 2**20  # products of two features that are made at one time: they stay in cache
+ERRORS = ("gradient_error", "curvature_error", "weighted_errors", "third_error")  # of sums
 # For a loss: by how much c enters at most (in the root of the sum of squares over its classes), and c's own derivative
 SIGMOID_SIZES = (1.0 / (6.0 * math.sqrt(3.0)), 0.125)
 SOFTMAX_SIZES = (2.0 * math.sqrt(2.0), 7.0)
@@ -104,6 +106,11 @@ class Sums:
             gram=None if self.gram is None else self.gram.on(device),
         )
 
+    @property
+    def errors(self) -> dict[str, Any]:
+        """The four errors, by name."""
+        return {name: getattr(self, name) for name in ERRORS}
+
     def without(self, gone: Sums) -> Sums:
         """The means over what is left when these rows go."""
         left = self.count - gone.count
@@ -117,32 +124,23 @@ class Sums:
         third = None
         if self.third is not None and gone.third is not None:
             # own - other = 1, so that this is T + other (T - T_U): the largest of all
-            third = _on_grid(torch.lerp(self.third, gone.third, -other), _threefold(lengths))
-        made = Sums(
-            left,
-            _on_grid(self.gradient * own - gone.gradient * other, lengths),
-            curvature,
-            tuple(coarse(a.combined(own, b, -other)) for a, b in zip(self.weighted, gone.weighted, strict=True)),
-            0.0,
-            0.0,
-            (),
-            third,
+            i, j, k = (lengths[part.to(lengths.device)] for part in threes(len(lengths)))
+            third = _on_grid(torch.lerp(self.third, gone.third, -other), i * j * k)
+        made = replace(
+            self,
+            count=left,
+            gradient=_on_grid(self.gradient * own - gone.gradient * other, lengths),
+            curvature=curvature,
+            weighted=tuple(
+                coarse(a.combined(own, b, -other)) for a, b in zip(self.weighted, gone.weighted, strict=True)
+            ),
+            third=third,
             gram=None if self.gram is None or gone.gram is None else self.gram.without(gone.gram),
         )
-        return made.with_errors(*self.errors_without(gone, made))
+        return replace(made, **self.errors_without(gone, made))
 
-    def with_errors(self, gradient: float, curvature: float, weighted: tuple[float, ...], third: float) -> Sums:
-        return replace(
-            self, gradient_error=gradient, curvature_error=curvature, weighted_errors=weighted, third_error=third
-        )
-
-    def errors_without(
-        self, gone: Sums, made: Sums, *, inherited: float = 1.0
-    ) -> tuple[float, float, tuple[float, ...], float]:
-        """What may be off of gradient, curvature, weighted curvatures and third derivatives of what is left, `made`.
-
-        With nothing `inherited` only what taking the rows out adds.
-        """
+    def errors_without(self, gone: Sums, made: Sums, *, inherited: float = 1.0) -> dict[str, Any]:
+        """What may be off of what is left, `made`; with nothing `inherited` only what taking the rows out adds."""
         own, other = self.count / made.count, gone.count / made.count
 
         def less(error: float, theirs: float, size: float, rounded: float) -> float:
@@ -160,15 +158,17 @@ class Sums:
             rounded = 0.5 * COARSE * math.sqrt(6 * len(made.third)) * size**3
             third = less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third), rounded)
         gradients = float(self.gradient.norm() + gone.gradient.norm())
-        pairs = zip(
-            self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, made.weighted, strict=True
-        )
-        return (
-            less(self.gradient_error, gone.gradient_error, gradients, 0.5 * COARSE * math.sqrt(classes) * size),
-            of_matrix(self.curvature_error, gone.curvature_error, self.curvature, gone.curvature, made.curvature),
-            tuple(of_matrix(*each) for each in pairs),
-            third,
-        )
+        weighted = (self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, made.weighted)
+        return {
+            "gradient_error": less(
+                self.gradient_error, gone.gradient_error, gradients, 0.5 * COARSE * math.sqrt(classes) * size
+            ),
+            "curvature_error": of_matrix(
+                self.curvature_error, gone.curvature_error, self.curvature, gone.curvature, made.curvature
+            ),
+            "weighted_errors": tuple(of_matrix(*each) for each in zip(*weighted, strict=True)),
+            "third_error": third,
+        }
 
 
 def coarse(matrix: Blocks) -> Blocks:
@@ -200,19 +200,9 @@ def _lengths(matrix: Blocks) -> Tensor:
     return torch.exp2(torch.ceil(torch.log2(matrix.diagonal.clamp(min=least)) / 2.0))
 
 
-def _threefold(lengths: Tensor) -> Tensor:
-    first, second, third = (lengths[part.to(lengths.device)] for part in threes(len(lengths)))
-    product: Tensor = first * second * third
-    return product
-
-
 def _on_grid(values: Tensor, sizes: Tensor) -> Tensor:
     """Multiples of `COARSE` times these sizes, in place: they are powers of two, so that nothing else is rounded."""
     return values.div_(sizes).div_(COARSE).round_().mul_(COARSE).mul_(sizes)
-
-
-def _rounded_up(error: float) -> float:
-    return power_of_two(error)
 
 
 def sums_of(
@@ -228,20 +218,19 @@ def sums_of(
     plain, largest = replace(head, l2=0.0), rows.largest_weight
     squares = _mean_power(rows, 2) * largest
     curvature_error = _curvature_error(plain, weights, rows, squares)
-    of_lengths = (3.0 * gauge.lost * CURVATURE_SIZE * squares for gauge in gauges)
     return Sums(
         len(rows),
         plain.gradient(weights, rows),
-        _curvature(plain, weights, rows, None),
-        tuple(_curvature(plain, weights, rows, gauge) for gauge in gauges),
-        _rounded_up(plain.rounding(weights, rows) * max(1.0, largest)),
-        _rounded_up(curvature_error),
+        mean_curvature(plain, weights, rows),
+        tuple(mean_curvature(plain, weights, rows, gauge) for gauge in gauges),
+        power_of_two(plain.rounding(weights, rows) * max(1.0, largest)),
+        power_of_two(curvature_error),
         tuple(
-            _rounded_up((curvature_error + lost) * gauge.kappa**2)
-            for gauge, lost in zip(gauges, of_lengths, strict=True)
+            power_of_two((curvature_error + 3.0 * gauge.lost * CURVATURE_SIZE * squares) * gauge.kappa**2)
+            for gauge in gauges
         ),
         third_of(plain, weights, rows) if third else None,
-        _rounded_up(third_error(plain, weights, rows)) if third else 0.0,
+        power_of_two(third_error(plain, weights, rows)) if third else 0.0,
         gram,
     )
 
@@ -294,7 +283,7 @@ def _weighted(rows: RowSet, gauge: Gauge | None) -> Iterator[Block]:
         yield replace(block, features=features, weights=weights)
 
 
-def _curvature(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge | None) -> Blocks:
+def mean_curvature(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge | None = None) -> Blocks:
     """Mean of `h(x)`, or of `x' Q^-1 x h(x)`."""
     if is_joint(head):
         blocks = ((each, head.predictions(each.features @ weights.T).T) for each in _weighted(rows, gauge))
@@ -445,45 +434,35 @@ def copy_error(head: LinearHead, weights: Tensor) -> float:
     return change * float(torch.linalg.matrix_norm(weights, 2)) * bound**3 + 3.0 * size * bound**2
 
 
-def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
-    """`T[u, u]/2`, K x d: of every weight vector by itself, or of all classes together."""
-    one, other, own, pairs, parts = _lines(len(update), joint, update.device)
-    places, first, second = (part.to(update.device) for part in _places(update.shape[1]))
-    left, right = update[one], update[other]
-    both = left[:, first] * right[:, second] + left[:, second] * right[:, first]
-    # the products for every pair j >= k, the diagonal once: what half of a symmetric form is summed by
-    halves = both * torch.where(first == second, 0.25, 0.5).to(both)
-    halves = (halves * torch.where(one == other, 1.0, 2.0)[:, None])[pairs]
-    made = update.new_empty((len(own), len(places)))
-    for form, part in _forms(third, places, parts):
-        torch.mm(halves[part], form.T, out=made[part])
-    return torch.zeros_like(update).index_put_((own,), made, accumulate=True)
-
-
 def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
-    """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u."""
+    """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u: of every weight
+    vector by itself, or of all classes together."""
     classes, width = update.shape
-    one, other, own, pairs, parts = _lines(classes, joint, update.device)
     places, first, second = (part.to(update.device) for part in _places(width))
-    vectors, made = update[own], update.new_empty((len(own), len(first)))
-    for form, part in _forms(third, places, parts):
-        torch.mm(vectors[part], form, out=made[part])
-    folded = update.new_zeros((len(one), len(first))).index_put_((pairs,), made, accumulate=True)
-    blocks = update.new_zeros((len(one), width, width))
-    blocks[:, first, second] = blocks[:, second, first] = folded
-    if not joint:
-        return Blocks(blocks, joint=False)
-    whole = update.new_zeros((classes, classes, width, width))
-    whole[one, other] = whole[other, one] = blocks
-    return Blocks(whole.transpose(1, 2).reshape(1, classes * width, classes * width), joint=True)
-
-
-def _forms(third: Tensor, places: Tensor, parts: list[slice]) -> Iterator[tuple[Tensor, slice]]:
-    """Each line as d x d(d + 1)/2, a feature by a pair, with the part it has; the next takes the place of the last."""
+    lines = [[k] * 3 for k in range(classes)]
+    if joint:
+        lines = torch.stack(threes(classes), dim=1).tolist()
+    folded = update.new_zeros((classes, classes if joint else 1, len(first)))
+    # a line as a feature by a pair of features; the next takes the place of the last
     form, where = third.new_empty(places.shape), places.reshape(-1)
-    for line, part in zip(third, parts, strict=True):
-        torch.index_select(line, 0, where, out=form.view(-1))
-        yield form, part
+    for numbers, line in zip(third, lines, strict=True):
+        torch.index_select(numbers, 0, where, out=form.view(-1))
+        vectors = sorted(set(line))
+        for vector, made in zip(vectors, update[vectors] @ form, strict=True):
+            one, other = line[: line.index(vector)] + line[line.index(vector) + 1 :]
+            for pair in {(one, other), (other, one)} if joint else {(one, 0)}:
+                folded[pair] += made
+    values = update.new_empty((*folded.shape[:2], width, width))
+    values[..., first, second] = values[..., second, first] = folded
+    if not joint:
+        return Blocks(values[:, 0], joint=False)
+    whole = values.transpose(1, 2).reshape(1, classes * width, classes * width)
+    return Blocks(whole, joint=True)
+
+
+def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
+    """`T[u, u]/2`, K x d."""
+    return 0.5 * along(third, update, joint=joint).product(update)
 
 
 def pull_error(third: Tensor, update: Tensor, error: float) -> float:
@@ -517,17 +496,3 @@ def _places(width: int) -> tuple[Tensor, Tensor, Tensor]:
     third = torch.arange(width)[:, None].expand(width, len(first))
     low, middle, high = torch.stack([third, first.expand_as(third), second.expand_as(third)]).sort(dim=0).values
     return high * (high + 1) * (high + 2) // 6 + middle * (middle + 1) // 2 + low, first, second
-
-
-@lru_cache(maxsize=8)
-def _lines(classes: int, joint: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, list[slice]]:
-    """Pairs of classes; then, line by line, the classes a line is of, each with the number of the pair that is left."""
-    if not joint:
-        alone = torch.arange(classes, device=device)
-        return alone, alone, alone, alone, [slice(index, index + 1) for index in range(classes)]
-    lines, one, other = _places(classes)
-    order = lines.reshape(-1).argsort(stable=True)
-    ends = lines.reshape(-1).bincount().cumsum(0).tolist()
-    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-    one, other, own, pairs = (each.to(device) for each in (one, other, order // len(one), order % len(one)))
-    return one, other, own, pairs, parts

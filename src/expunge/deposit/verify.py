@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import chi2
-from torch import Tensor
 
 from expunge.bounds.calibration import LEVELS, mu_for
 from expunge.bounds.deposit import LONG_ROWS, LOST, PLAIN, DepositFacts, way_of
 from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
-from expunge.certificate.claim import Json, route_failure
+from expunge.certificate.claim import Json
 from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
@@ -36,12 +34,10 @@ from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.sums import Sums
 from expunge.deposit.with_surrogate import (
     SurrogateRegion,
     SurrogateTerms,
     facts_of,
-    region_of,
     smallest_with_surrogate,
     step_with_surrogate,
 )
@@ -101,7 +97,7 @@ def verify_deposits(
                 "it was issued without a deposit",
                 "Leave --deposit and --deposit-after out.",
             )
-        distance = read_claim(content).distance
+        distance, like = read_claim(content).distance, _stated_region(content)
         if distance.law.stands_in == (surrogate is None):
             raise OptionError(
                 "no surrogate" if surrogate is None else "a surrogate",
@@ -110,15 +106,13 @@ def verify_deposits(
             )
         compared: list[Check] = []
         if surrogate is None:
-            smallest = smallest_region(after.problem)
-            stated = smallest_region(after.problem, like=_stated_region(content))
+            smallest, stated = smallest_region(after.problem), smallest_region(after.problem, like=like)
         else:
             rows, not_copied = surrogate_rows(distance, after, surrogate)
-            step, terms = step_with_surrogate(after, rows), _terms(content, distance, after)
-            smallest = _solution(smallest_with_surrogate(step, terms))
-            found = smallest_with_surrogate(step, terms, like=_stated_region(content))
-            stated = _solution(found)
-            compared = [not_copied, *_seen_checks(distance, after, found, forget)]
+            step, terms = step_with_surrogate(after, rows), SurrogateTerms.of(after, distance, content["delta"])
+            every = (smallest_with_surrogate(step, terms), smallest_with_surrogate(step, terms, like=like))
+            smallest, stated = (None if each is None else each.solution for each in every)
+            compared = [not_copied, *_seen_checks(distance, after, every[1], forget)]
         compared += deposit_checks(content, after, stated, smallest)
         if model is not None and stated is not None and all(check.passed for check in compared):
             compared += published_checks(content, after, stated, model)
@@ -136,7 +130,7 @@ def verify_deposits(
 
 
 def _check(name: str, claimed: Any, recomputed: Any, why: str = "") -> Check:
-    return Check(name, claimed, recomputed, why, DEPOSIT)
+    return Check(name, list(claimed) if isinstance(claimed, tuple) else claimed, recomputed, why, DEPOSIT)
 
 
 def _holds(name: str, condition: bool, why: str = "") -> Check:
@@ -144,7 +138,7 @@ def _holds(name: str, condition: bool, why: str = "") -> Check:
 
 
 def _close(name: str, claimed: float, recomputed: float, slack: float = 0.0) -> Check:
-    """A number that is the same but for rounding."""
+    """A number that is the same but for rounding, and for a slack in its units."""
     alike = math.isclose(claimed, recomputed, rel_tol=ALIKE, abs_tol=slack)
     return _holds(name, alike, f"the dossier says {claimed:.9g}, the deposit does not")
 
@@ -168,52 +162,47 @@ def deposit_checks(
 ) -> list[Check]:
     """What the deposit of what is retained says. `result` is step and region anew, by the route that is stated;
     `smallest` is the smallest region there is."""
-    distance = read_claim(content).distance
-    compared = [*_model_checks(content, after), *_shape_checks(content, after)]
+    compared = model_checks(content, after)
     if result is None:
         why = "no route has a finite one"
         return [*compared, _check("deposit: a region", None, content["bound"]["convention"], why)]
-    radius = region_of(result, distance).radius
+    distance = read_claim(content).distance
+    radius = result.region(distance).radius
     compared += [*region_checks(content, after, result, radius), *noise_checks(content, after, radius)]
     if smallest is not None:
-        least = region_of(smallest, distance).radius
+        least = smallest.region(distance).radius
         no_larger = radius <= (1.0 + MOST_LOST) * least + 2.0 * _slack(after, smallest) * least
         compared.append(_holds("deposit: the region is the smallest", no_larger, f"another's radius is {least:.9g}"))
     return compared
 
 
-def _model_checks(content: Json, after: Deposit) -> list[Check]:
-    record, numbers, head = after.record, after.numbers, after.head
+def model_checks(content: Json, after: Deposit) -> list[Check]:
+    """Sizes, the model, and the shape's numbers, worked out from the second moments of the rows that are left."""
+    record, numbers, facts, shape = after.record, after.numbers, _facts(content), after.ellipsoid
+    names = ("loss", "max_norm", "bias", "row_bound", "fixed_c", "preparation", "class_weights", "free_bias")
+    stated = {"free_bias": False, "class_weights": None} | content["model"]
+    known = {name: getattr(record, name) for name in names} | {"free_bias": bool(record.free_bias)}
     sizes = {
         "classes": len(record.classes),
         "features": after.model.n_features,
-        "parameters": head.n_parameters,
+        "parameters": after.head.n_parameters,
         "n_source": numbers.n_rows + numbers.forgotten,
         "n_forget": numbers.forgotten,
         "n_retain": numbers.n_rows,
     }
-    stated = content["model"]
-    names = ("loss", "max_norm", "bias", "row_bound", "fixed_c", "preparation")
-    known = {name: getattr(record, name) for name in names} | {"free_bias": bool(record.free_bias)}
-    known["class_weights"] = None if record.class_weights is None else list(record.class_weights)
-    told = {name: stated.get(name) for name in known} | {"free_bias": stated.get("free_bias", False)}
+    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
+    close = {
+        "shape_least": (shape.least, (NEAR - 1.0) * shape.least),
+        "shape_inverse_trace": (shape.inverse_trace, lost * shape.inverse_trace),
+        "output_noise": (after.output_noise, lost * after.output_noise),
+        "output_spread": (after.output_spread, lost * after.output_spread),
+    }
     return [
         *(_check(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
-        *(_check(f"deposit: model.{name}", told[name], value) for name, value in known.items()),
-    ]
-
-
-def _shape_checks(content: Json, after: Deposit) -> list[Check]:
-    """The shape's numbers, worked out from the second moments of the rows that are left."""
-    facts, shape = _facts(content), after.ellipsoid
-    known = {"shape_inverse_trace": shape.inverse_trace}
-    known |= {"output_noise": after.output_noise, "output_spread": after.output_spread}
-    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
-    return [
-        _check("deposit: row_bound", facts["row_bound"], after.numbers.row_bound),
+        *(_check(f"deposit: model.{name}", stated.get(name), value) for name, value in known.items()),
+        _check("deposit: row_bound", facts["row_bound"], numbers.row_bound),
         _check("deposit: shape_largest", facts["shape_largest"], shape.largest),
-        _close("deposit: shape_least", facts["shape_least"], shape.least, NEAR * shape.least - shape.least),
-        *(_close(f"deposit: {name}", facts[name], value, lost * value) for name, value in known.items()),
+        *(_close(f"deposit: {name}", facts[name], *each) for name, each in close.items()),
     ]
 
 
@@ -236,7 +225,7 @@ def region_checks(content: Json, after: Deposit, result: Solution, radius: float
     for name, lost in _moved(result.facts, after).items():
         slack[name] += lost
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
-    by_stated = region_of(as_stated, read_claim(content).distance)
+    by_stated = as_stated.region(read_claim(content).distance)
     # what drawing the noise added is left out term by term: beside it a region can be next to nothing
     terms = content["bound"]["terms"]
     total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP
@@ -303,7 +292,7 @@ def published_checks(content: Json, after: Deposit, result: Solution, path: str 
         weights, dtype = model.matrix(after.device), model.weight.dtype
     if weights.shape != after.anchor.shape:
         return [_holds("deposit: the published weights have its shape", False)]
-    away = whitened(after, weights - after.anchor - result.update)
+    away = after.length(weights - after.anchor - result.update)
     sigma, count = content["sigma"], after.anchor.numel()
     rounded = float(torch.finfo(dtype or torch.float64).eps) * float(weights.norm())
     on_grid = math.sqrt(count) * math.ldexp(1.0, content["noise"]["grid_exponent"])  # no grid is finer than a last one
@@ -314,21 +303,7 @@ def published_checks(content: Json, after: Deposit, result: Solution, path: str 
     return [_holds("deposit: the published weights are where the noise puts them", low <= away <= high, why)]
 
 
-def whitened(after: Deposit, difference: Tensor) -> float:
-    """`||e||` in the norm of the shape."""
-    return float((difference @ after.shape[0]).norm())
-
-
 # With the surrogate rows ----------------------------------------------------------------------------------------------
-
-
-def _terms(content: Json, distance: Distance, after: Deposit) -> SurrogateTerms:
-    numbers, failure = after.numbers, route_failure(content["delta"], distance)
-    return SurrogateTerms(distance, numbers.n_rows + numbers.forgotten, numbers.forgotten, failure)
-
-
-def _solution(region: SurrogateRegion | None) -> Solution | None:
-    return None if region is None else region.solution
 
 
 def surrogate_rows(distance: Distance, after: Deposit, surrogate: Any) -> tuple[RowSet, Check]:
@@ -360,56 +335,40 @@ def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | N
 
 
 def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> list[Check]:
-    """What the two must agree on."""
-    compared = [*_frozen_checks(before, after), *_count_checks(before, after)]
-    if forget is not None and all(check.passed for check in compared):
-        compared += _recomputed_checks(before, after, forget)
-    return compared
-
-
-def _frozen_checks(before: Deposit, after: Deposit) -> list[Check]:
-    one, other = asdict(before.numbers), asdict(after.numbers)
-    same_gauges = len(before.gauges) == len(after.gauges) and all(
-        torch.equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
-    )
-    anchor = before.anchor
-    same_anchor = anchor.shape == after.anchor.shape
-    if same_anchor:
-        anchor = rested(anchor, after.gram, after.penalty(after.sums.count).diagonal(anchor)[0])[0]
-        same_anchor = bool((anchor - after.anchor).norm() <= SAME * after.anchor.norm())
+    """What the two must agree on: what is frozen, and counts. Every row of the later one is a row of the earlier one,
+    at every precision together, and as often. With the forgotten rows, all else."""
+    one, other = before.numbers, after.numbers
+    gone, penalty = one.n_rows - other.n_rows, after.penalty(after.sums.count)
+    fell = [a - b for a, b in zip(one.class_counts, other.class_counts, strict=True)]
+    earlier, later = (Counter(map(bytes, np.concatenate(each.hashes.digests, axis=1))) for each in (before, after))
+    hashes = zip(PRECISIONS, after.hashes.digests, strict=True)
     leaves = LEAVES if before.record.fixed_c is None else (*LEAVES, "l2")  # which fewer rows have another of
     first, second = (
         {name: value for name, value in each.record.facts().items() if name not in leaves} for each in (before, after)
     )
-    return [
-        *(_check(f"deposits: {name} is frozen", _plain(other[name]), _plain(one[name])) for name in FROZEN),
+    same_gauges = len(before.gauges) == len(after.gauges) and all(
+        torch.equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
+    )
+    same_anchor = before.anchor.shape == after.anchor.shape
+    if same_anchor:
+        anchor = rested(before.anchor, after.gram, penalty.diagonal(before.anchor)[0])[0]
+        same_anchor = bool((anchor - after.anchor).norm() <= SAME * after.anchor.norm())
+    compared = [
+        *(_check(f"deposits: {name} is frozen", getattr(other, name), getattr(one, name)) for name in FROZEN),
         _holds("deposits: the anchor is frozen but for what no row has any more", same_anchor),
         _holds("deposits: the record is frozen", first == second),
         _holds("deposits: the gauges are frozen", same_gauges, "a factor differs"),
-    ]
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _count_checks(before: Deposit, after: Deposit) -> list[Check]:
-    """Counts fell by the rows that left; every row of the later one is a row of the earlier one, at every precision
-    together, and as often."""
-    one, other = before.numbers, after.numbers
-    gone = one.n_rows - other.n_rows
-    by_class = [a - b for a, b in zip(one.class_counts, other.class_counts, strict=True)]
-    earlier, later = (Counter(map(bytes, np.concatenate(each.hashes.digests, axis=1))) for each in (before, after))
-    hashes = zip(PRECISIONS, after.hashes.digests, strict=True)
-    return [
         _holds("deposits: rows left", gone >= 1, f"{one.n_rows:,} before and {other.n_rows:,} after"),
         _check("deposits: forgotten rows are those that left", other.forgotten - one.forgotten, gone),
         _check("deposits: the generation is the next", other.generation, one.generation + 1),
-        _holds("deposits: no class has more rows than before", min(by_class) >= 0, f"changes are {by_class}"),
-        _check("deposits: class counts fell by the rows that left", sum(by_class), gone),
+        _holds("deposits: no class has more rows than before", min(fell) >= 0, f"changes are {fell}"),
+        _check("deposits: class counts fell by the rows that left", sum(fell), gone),
         _check("deposits: row hashes are those of before, some gone", sum((later - earlier).values()), 0),
         *(_check(f"deposits: there is a hash a row at {name}", len(each), other.n_rows) for name, each in hashes),
     ]
+    if forget is not None and all(check.passed for check in compared):
+        compared += _recomputed_checks(before, after, forget)
+    return compared
 
 
 def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
@@ -424,46 +383,32 @@ def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Che
     if membership.missing:
         return compared
     for index, gauge in enumerate(before.gauges):
-        farthest = math.sqrt(float(gauge.squares(rows.features.double()).max())) if len(rows) else 0.0
+        farthest = math.sqrt(float(gauge.squares(rows.features.double()).max()))
         why = f"one is {farthest:.4g} out, and none may be more than {gauge.kappa:.4g}"
         within = farthest <= gauge.kappa * (1.0 + 1e-5) + 1e-5
         compared.append(_holds(f"deposits: the forgotten rows lie within gauge {index}", within, why))
-    sums = sum_rows(before, rows)
     anew = remove_rows(before, rows, membership, charged_sums(before, rows, membership, check=False))
+    lost = before.sums.errors_without(sum_rows(before, rows), anew.sums, inherited=0.0)
     for name in ("n_rows", "forgotten", "generation", "class_counts"):
-        told, known = (_plain(getattr(each.numbers, name)) for each in (after, anew))
-        compared.append(_check(f"{WITHOUT}{name}", told, known))
+        compared.append(_check(WITHOUT + name, getattr(after.numbers, name), getattr(anew.numbers, name)))
     for level, name in enumerate(PRECISIONS):
         told, known = (sorted(map(bytes, each.hashes.digests[level])) for each in (after, anew))
         compared.append(_check(f"{WITHOUT}hashes at {name}", told, known))
     moments = (torch.equal(getattr(anew.gram, n), getattr(after.gram, n)) for n in ("parts", "support", "off"))
     compared.append(_holds(f"{WITHOUT}the second moments", all(moments)))
-    return [*compared, *_alike(anew.sums, after.sums, before.sums.errors_without(sums, anew.sums, inherited=0.0))]
-
-
-def _alike(one: Sums, other: Sums, lost: tuple[float, float, tuple[float, ...], float]) -> list[Check]:
-    """`lost` is what taking the rows out may have changed."""
-    of_gradient, of_curvature, of_weighted, of_third = lost
-    off = "it differs; rows are to be given as they were when they were forgotten"
-
-    def near(name: str, a: Tensor | None, b: Tensor | None, error: float) -> Check:
-        alike = a is None and b is None
-        if a is not None and b is not None:
-            alike = float((a - b).norm()) <= error
-        return _holds(WITHOUT + name, alike, off)
-
-    def close(name: str, first: Sequence[float], second: Sequence[float]) -> Check:
-        pairs = zip(first, second, strict=True)
-        return _holds(f"{WITHOUT}{name}", all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs))
-
-    weighted = enumerate(zip(one.weighted, other.weighted, of_weighted, strict=True))
-    return [
-        near("the gradient", one.gradient, other.gradient, of_gradient),
-        near("the curvature", one.curvature.values, other.curvature.values, of_curvature),
-        *(near(f"the curvature weighted by gauge {i}", a.values, b.values, e) for i, (a, b, e) in weighted),
-        near("the third derivatives", one.third, other.third, of_third),
-        close("the third derivatives' error", [one.third_error], [other.third_error]),
-        close("the gradient's error", [one.gradient_error], [other.gradient_error]),
-        close("the curvature's error", [one.curvature_error], [other.curvature_error]),
-        close("the weighted errors", one.weighted_errors, other.weighted_errors),
+    one, other = anew.sums, after.sums
+    weighted = enumerate(zip(one.weighted, other.weighted, lost["weighted_errors"], strict=True))
+    pairs = [
+        ("the gradient", one.gradient, other.gradient, lost["gradient_error"]),
+        ("the curvature", one.curvature.values, other.curvature.values, lost["curvature_error"]),
+        *((f"the curvature weighted by gauge {i}", a.values, b.values, error) for i, (a, b, error) in weighted),
+        ("the third derivatives", one.third, other.third, lost["third_error"]),
     ]
+    off = "it differs; rows are to be given as they were when they were forgotten"
+    for name, own, its, error in pairs:
+        alike = own is its is None or (own is not None and its is not None and float((own - its).norm()) <= error)
+        compared.append(_holds(WITHOUT + name, alike, off))
+    for name, error in one.errors.items():
+        alike = bool(np.allclose(error, getattr(other, name), rtol=1e-6, atol=0.0))
+        compared.append(_holds(f"{WITHOUT}the {name.replace('_', ' ')}", alike))
+    return compared

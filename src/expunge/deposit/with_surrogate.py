@@ -22,16 +22,14 @@ from expunge.bounds.deposit import (
     RANGE,
     DepositFacts,
     SurrogateFacts,
-    bound_with_surrogate,
     radius_in_route,
     sigmoid_bend,
     softmax_bend,
     surrogate_terms,
     together,
 )
-from expunge.bounds.region import Region
 from expunge.bounds.retained import WEIGHT_FACTS, RetainedFacts
-from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER
+from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER, route_failure
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm
 from expunge.deposit.region import RetainedProblem, Routes, Solution, difference
@@ -137,20 +135,11 @@ class GradientRemainder:
             parts = [of(remainders[i : i + at_once], block.features[i : i + at_once]) for i in starts]
             yield block, remainders, torch.cat(parts) if parts else remainders.new_zeros(0)
 
-    @cached_property
-    def _known(self) -> dict[tuple[int, float], tuple[Norm, Moments]]:
-        return {}
-
     def moments(self, norm: Norm, reach: float) -> Moments:
         """All that the bound needs of psi, in `M^-1`; every number is raised by what float64 may have lost of it.
 
-        `reach` is R of every admissible row. It takes passes over the rows, so that what was found is remembered.
+        `reach` is R of every admissible row. It takes passes over the rows.
         """
-        if (id(norm), reach) not in self._known:
-            self._known[id(norm), reach] = norm, self._moments(norm, reach)  # the norm too, lest its id be used again
-        return self._known[id(norm), reach][1]
-
-    def _moments(self, norm: Norm, reach: float) -> Moments:
         least = norm.least
         error = self.row_error / math.sqrt(least)
         mean, size = norm.solved(self.mean), norm.dual(self.mean)
@@ -273,14 +262,12 @@ class StepEquation:
         return self.head.curvature(self.problem.setting.anchor, self.rows)
 
     def jacobian(self, z: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
-        system, after = (
-            self.problem.system,
-            self.head.curvature(self.problem.setting.anchor + self.update(z), self.rows),
-        )
+        system, setting = self.problem.system, self.problem.setting
+        after = self.head.curvature(setting.anchor + self.update(z), self.rows)
 
         def product(direction: Tensor) -> Tensor:
             moved = self.update(direction)
-            change = self.problem.setting.centred(after.product(moved) - self.before.product(moved))
+            change = setting.centred(after.product(moved) - self.before.product(moved))
             return direction + system.half(system.matrix.columns(change))
 
         return MatrixFree(product)
@@ -335,6 +322,12 @@ class SurrogateTerms:
     n_forget: int
     failure: float
 
+    @classmethod
+    def of(cls, retained: Deposit, distance: Distance, delta: float) -> SurrogateTerms:
+        """Of surrogate rows beside the deposit of what is retained."""
+        n_rows, gone = retained.numbers.n_rows, retained.numbers.forgotten
+        return cls(distance, n_rows + gone, gone, route_failure(delta, distance))
+
 
 @dataclass(frozen=True)
 class SurrogateRegion:
@@ -369,11 +362,6 @@ class SurrogateRegion:
             )
 
 
-def region_of(solution: Solution, distance: Distance) -> Region:
-    """The region of a step, with what surrogate rows say where they have a part in it."""
-    return bound_with_surrogate(solution.facts, solution.surrogate, distance)
-
-
 def facts_of(known: SurrogateFacts, weighted: bool) -> dict[str, float]:
     """What a certificate says of surrogate rows, by name; `weighted` where they are by class."""
     moments = asdict(known.moments)
@@ -399,7 +387,7 @@ def smallest_with_surrogate(
     gradient = step.routes.problem.gradient
     waiting = [
         (replace(facts, solver=max(facts.solver, CHARGED * norm.dual(gradient))), norm)
-        for facts, norm in (step.routes.every if like is None else step.routes.measurements(ties=True))
+        for facts, norm in step.routes.measurements(ties=like is not None)
         if norm is not None and facts.route in (RANGE, LONG_ROWS) and math.isfinite(facts.shape_ratio)
     ]
     assert like is not None or len(waiting) <= MOST_ROUTES

@@ -34,15 +34,16 @@ class Examples(WholeSet):
 
 @dataclass(frozen=True)
 class MatrixFree:
-    """A symmetric map that is known by its products alone: no matrix, and nothing to precondition by."""
+    """A symmetric map that is known by its products; `inverse`, where there is one, is roughly its inverse."""
 
     product: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor] | None = None
 
     def dense(self) -> Tensor:
         raise NotImplementedError
 
     def precondition(self, residual: Tensor) -> Tensor:
-        return residual.clone()
+        return residual.clone() if self.inverse is None else self.inverse(residual)
 
 
 class NetworkHead:

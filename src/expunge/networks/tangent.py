@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from expunge.bounds.calibration import Scale
 from expunge.certificate.claim import Json
-from expunge.deposit.file import Deposit, deposit_head
-from expunge.deposit.make import NewDeposit, make_from_rows, require_size
+from expunge.deposit.file import Deposit
+from expunge.deposit.make import NewDeposit, make_from_rows, require_possible
 from expunge.distance import Distance
 from expunge.door import ask, require_its_record
 from expunge.errors import DataError, ModelError
@@ -255,15 +255,9 @@ def make_tangent_deposit(
     progress: Progress = silent,
     seed: int | None = None,
 ) -> NewDeposit:
-    """A deposit of tangent weights, with what was rehearsed and the rows."""
+    """A deposit of tangent weights, with the rows and what single ones of them need to leave."""
     record, anchor = model.record, from_matrix(model.weights[None], bias=False, dtype=torch.float64)
-    if record.noised:
-        raise ModelError(
-            "the model is an unlearned, noised one",
-            "a deposit is of a model as it was trained",
-            "Give the model from before the deletion.",
-        )
-    require_size(deposit_head(anchor, record), computing_device(device))
+    require_possible(anchor, record, computing_device(device))
     objective = objective_of(network, model, block, device)
     progress("Jacobian norms", 0, None)
     rows = jacobian_rows(objective, (inputs, labels), record, SOURCE)

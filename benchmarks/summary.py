@@ -147,7 +147,6 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "kernels": kernels,
     "naive": naive,
     "langevin": langevin,
-    "langevin-cuda": langevin,
     "growth": growth,
     "imagenet_head": imagenet,
     "streaming": streaming,

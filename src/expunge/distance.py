@@ -421,7 +421,6 @@ class Estimation:
     chains: int = option("Langevin chains, one sample each.", 1000)
     steps: int = option("Steps of each chain.", 4000)
     step_size: float | None = option("Step (default: 0.02 in units of the support's variance per feature).", None)
-    metropolis: bool = option("Correct every step, for exactness.", False)
     mean: NDArray[np.float64] | None = None
     covariance: NDArray[np.float64] | None = None
     epochs: int = option("Epochs of the variational network.", 500)

@@ -244,7 +244,7 @@ def test_what_is_done_where_nothing_is_said_is_what_the_paper_does() -> None:
     assert (usual.route, usual.support, usual.sampling) == ("means", "ball", "strict")
     assert (usual.chains, usual.steps, usual.epochs, usual.seed) == (1000, 4000, 500, 0)
     assert usual.step_size is usual.mean is usual.covariance is None
-    assert (usual.metropolis, usual.matched) == (False, False)
+    assert not usual.matched
     assert (usual.is_source, usual.samples_rows, str(usual)) == (False, True, "estimate:means")
 
 

@@ -71,13 +71,6 @@ def test_what_is_read_is_what_was_written(estimate: SourceEstimate, written: byt
     assert estimate_bytes(found) == written
 
 
-def test_given_moments_survive(estimate: SourceEstimate, tmp_path: Path) -> None:
-    wanted = replace(QUICK, support="gaussian", mean=np.zeros(64), covariance=np.eye(64))
-    found = read(estimate_bytes(replace(estimate, wanted=wanted)), tmp_path)
-    assert found.wanted.covariance is not None
-    assert np.array_equal(found.wanted.covariance, np.eye(64))
-
-
 def test_nothing_in_it_is_pickled(written: bytes) -> None:
     with np.load(io.BytesIO(written), allow_pickle=False) as arrays:
         assert set(arrays.files) == {"samples", "facts"}
@@ -102,18 +95,6 @@ def test_it_gives_the_certificate_that_estimating_on_the_way_gives(
     assert kept.model.to_bytes() == anew.model.to_bytes()
     for part in ("distance", "estimate", "bound", "assumptions"):
         assert kept.certificate.content[part] == anew.certificate.content[part]
-
-
-def test_chains_that_have_not_converged_are_refused(digits: dict[str, Any], estimate: SourceEstimate) -> None:
-    astray = replace(estimate.sampled, diagnostics=replace(estimate.sampled.diagnostics, r_hat=1.5))
-    with pytest.raises(DataError, match="not converged"):
-        unlearn(
-            digits["model"],
-            digits["forget"],
-            digits["surrogate"],
-            distance=replace(estimate, sampled=astray),
-            **OPTIONS,
-        )
 
 
 def test_samples_serve_any_surrogate_the_kl_only_its_own(digits: dict[str, Any], estimate: SourceEstimate) -> None:

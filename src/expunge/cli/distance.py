@@ -153,8 +153,7 @@ def _print_comparison(comparison: Any) -> None:
     chains, sampled = comparison.sampled.diagnostics, comparison.sampled
     out.print(
         f"chains: {len(sampled.rows):,} of {sampled.steps:,} steps; split R-hat {chains.r_hat:.3f}, effective samples "
-        f"{chains.effective_samples:,.0f}, drift of norms {chains.drift:+.2f} sd, accepted "
-        f"{100 * chains.acceptance:.0f} %"
+        f"{chains.effective_samples:,.0f}, drift of norms {chains.drift:+.2f} sd"
     )
     out.print(f"support: {sampled.support}; step {sampled.step_size:.3g}")
     network = comparison.kl.marginal

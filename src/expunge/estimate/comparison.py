@@ -20,6 +20,7 @@ from expunge.errors import ModelError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
 from expunge.estimate.source import (
+    CONFIDENCE,
     KullbackLeiblerEstimate,
     MeansDifference,
     SampledSource,
@@ -301,7 +302,7 @@ def _lines(
     ]
     if means is not None:
         from_tv = shift_total_variation(kl.tv_upper, supremum)
-        bootstrap = f"upper value: bootstrap, {100 * means.confidence:g} %"
+        bootstrap = f"upper value: bootstrap, {100 * CONFIDENCE:g} %"
         # a mean of real rows of the source needs no overlap of anything
         told = tells or source == REFERENCE
         lines += [

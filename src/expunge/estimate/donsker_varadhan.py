@@ -45,67 +45,47 @@ class TwoSamples:
 def _prepare(nu: Tensor, rho: Tensor, weights: Tensor | None) -> tuple[TwoSamples, int]:
     """The rows that count, standardised, in float32; and how many features were left out.
 
-    A row of weight zero is no row. A column of one and the same value in both sets says nothing. One that is constant
-    in a single set, at a value that is rare in the other, makes the distance infinite unless that value has a
-    probability of its own there, which so few rows cannot show; it is left out and counted. Leaving columns out can
-    only lower a relative entropy.
+    A row of weight zero is no row. A column of one and the same value in both sets, but for rounding, says nothing. One
+    that is constant in a single set, at a value that is rare in the other, makes the distance infinite unless that
+    value has a probability of its own there, which so few rows cannot show; it is left out and counted. Leaving columns
+    out can only lower a relative entropy.
     """
-    if weights is None:
-        weights = torch.ones(len(nu), dtype=torch.float64, device=nu.device)
-    elif weights.shape != nu.shape[:1] or not bool(torch.isfinite(weights).all()) or not bool((weights >= 0).all()):
-        raise DataError(
-            f"weights of shape {tuple(weights.shape)} for {len(nu)} rows, or some not finite or below 0",
-            "each row of nu needs one finite weight of at least 0",
-            "Check how the weights were made.",
-        )
-    else:
-        nu, weights = nu[weights > 0], weights[weights > 0].detach().double()
-        weights = weights / weights.max() if len(weights) else weights
+    nu, rho = nu.detach().double(), rho.detach().double()
     if nu.ndim != 2 or rho.ndim != 2 or nu.shape[1] != rho.shape[1]:
         raise DataError(
             f"rows of shape {tuple(nu.shape)} and {tuple(rho.shape)}",
             "both must be rows x features, with the same features",
             "Prepare both sets in the same way.",
         )
+    each = torch.ones_like(nu[:, 0]) if weights is None else weights.detach().double()
+    nu, each = nu[each > 0], each[each > 0]
     if min(len(nu), len(rho)) < FEWEST:
         raise DataError(
             f"{len(nu)} rows that count and {len(rho)} rows",
             f"each side needs at least {FEWEST}: the rows are cut in {FOLDS}, and fewer than 12 give no standard error",
             "Use more rows of the surrogate, and draw more samples of the source.",
         )
-    if not (bool(torch.isfinite(nu).all()) and bool(torch.isfinite(rho).all())):
+    if not all(bool(torch.isfinite(values).all()) for values in (nu, rho, each)):
         raise DataError("values that are not finite", "every feature must be finite", "Remove or repair those rows.")
-    nu, rho = nu.detach().double(), rho.detach().double()
+    # first by the largest: squares of huge values would overflow
+    top = torch.maximum(nu.abs().amax(dim=0), rho.abs().amax(dim=0)).clamp(min=1e-300)
+    nu, rho = nu / top, rho / top
+    pooled = torch.cat([nu, rho])
+    spread = pooled.std(dim=0)
+    tells = spread > 1e-12  # differences smaller than that are rounding
     nu_still, rho_still = (nu == nu[0]).all(dim=0), (rho == rho[0]).all(dim=0)
-    same = nu_still & rho_still & (nu[0] == rho[0])
-    if bool(same.all()):
-        raise DataError(
-            "every feature has one and the same value in both sets",
-            "there is nothing to tell the sets apart by, and nothing to call them equal by",
-            "Use features that vary.",
-        )
     in_rho, in_nu = (rho == nu[0]).double().mean(dim=0), (nu == rho[0]).double().mean(dim=0)
     shared = torch.where(nu_still, in_rho, in_nu)  # the constant's share in the other set
-    odd = (nu_still | rho_still) & ~same & (shared < OWN)
-    varies = ~same & ~odd
+    odd = tells & (nu_still | rho_still) & (shared < OWN)
+    varies = tells & ~odd
     if not bool(varies.any()):
         raise DataError(
-            f"all {int(odd.sum())} features that vary are constant in one of the sets",
-            "the distance is infinite unless that value is as usual in the other",
-            "Use a surrogate, and a support of the sampler, in which they vary.",
+            f"no feature varies in both sets, and {int(odd.sum())} vary in one of them alone",
+            "the distance is infinite unless a constant is as usual in the other set",
+            "Use a surrogate, and a support of the sampler, in which features vary.",
         )
-    nu, rho = nu[:, varies], rho[:, varies]
-    top = torch.maximum(nu.abs().amax(dim=0), rho.abs().amax(dim=0))  # first: squares of huge values would overflow
-    pooled = torch.cat([nu / top, rho / top])
-    spread = pooled.std(dim=0)
-    if still := torch.nonzero(spread <= 1e-12).squeeze(1).tolist():
-        raise DataError(
-            f"a feature varies by less than a part in 10^12 of its size (column {still[0]} of those that vary)",
-            "differences that small are rounding",
-            "Drop the feature, or subtract its mean before.",
-        )
-    scaled = ((pooled - pooled.mean(dim=0)) / spread).float()
-    return TwoSamples(scaled[: len(nu)], weights, scaled[len(nu) :]), int(odd.sum())
+    scaled = ((pooled - pooled.mean(dim=0)) / spread)[:, varies].float()
+    return TwoSamples(scaled[: len(nu)], each / each.max(), scaled[len(nu) :]), int(odd.sum())
 
 
 @dataclass(frozen=True)
@@ -294,7 +274,10 @@ def donsker_varadhan(
         stops = [torch.arange(len(other), device=other.device) % STOPPING == 0 for other in others]
         train = rows.select(others[0][~stops[0]], others[1][~stops[1]])
         stop = rows.select(others[0][stops[0]], others[1][stops[1]])
-        told = _as_part(progress, [length for length, _ in lengths], epochs, mine)
+
+        def told(stage: str, done: int, _total: int | None, before: int = i * epochs) -> None:
+            progress(stage, before + done, FOLDS * epochs)
+
         fitted = fit_critic(train, stop, width, (epochs, learning_rate, batch, patience), generator, told, mine)
         reports.append(fitted.value(fitted.coordinates.seen(rows.select(cuts[0][i], cuts[1][i]))))
         lengths.append((fitted.epochs, fitted.best_epoch))
@@ -305,18 +288,6 @@ def donsker_varadhan(
     return DonskerVaradhanLower(
         min(max(0.0, raw), ceiling), raw, error, ceiling, *max(lengths), len(rows.nu), len(rows.rho), left_out
     )
-
-
-def _as_part(progress: Progress, lengths: list[int], epochs: int, budget: Budget) -> Progress:
-    """The progress of one fold as that of all: folds to come are taken to be as long as those that are done."""
-    before, to_come = sum(lengths), FOLDS - 1 - len(lengths)
-
-    def advance(stage: str, done: int, _total: int | None) -> None:
-        fitting = budget.fitting(done, epochs)
-        each = max(lengths) if lengths else fitting
-        progress(stage, before + done, before + max(done, min(each, fitting)) + to_come * each)
-
-    return advance
 
 
 def fit_critic(

@@ -4,15 +4,13 @@ Their density is `exp(-E(x))` with `E(x) = -logsumexp(W x + b)`.
 
 All chains move at once: a step is two thin matrix products and one draw of noise. For a linear model `exp(-E)` has no
 finite integral over R^d, and unbounded chains run away, so a run needs a ball to stay in or a Gaussian reference
-density (`LinearEnergy.whitened`). Without Metropolis' correction the stationary distribution is off by an error that
-grows with the step; with it, it is exact. Diagnostics are part of the result; chains that are not finite or run away
-are an error.
+density (`LinearEnergy.whitened`). The stationary distribution is off by an error that grows with the step. Diagnostics
+are part of the result; chains that are not finite or run away are an error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,15 +73,13 @@ class Diagnostics:
 
     `r_hat` is the larger split R-hat of the two (1 is perfect, above 1.1 is not converged), `effective_samples` the
     smaller effective sample size over all chains. From the third to the fourth quarter the mean norm grew by `drift`
-    standard deviations, and by the factor `growth`. `acceptance` is the share of accepted steps (1 without the
-    correction).
+    standard deviations, and by the factor `growth`.
     """
 
     r_hat: float
     effective_samples: float
     drift: float
     growth: float
-    acceptance: float
 
     @property
     def converged(self) -> bool:
@@ -106,17 +102,15 @@ def langevin(
     n_steps: int = 4000,
     step: float = 0.02,
     radius: float | None = None,
-    metropolis: bool = False,
     seed: int = 0,
     budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> LangevinSamples:
     """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`.
 
-    Within a `radius` points beyond it are reflected at the sphere. With `metropolis`, a step is accepted with the
-    probability that makes the target stationary; one that leaves the ball is rejected. Steps are taken in as many whole
-    parts as are recorded for the diagnostics, and end early where the `budget` does. The seed only shapes an estimate;
-    it protects nothing.
+    Within a `radius` points beyond it are reflected at the sphere. Steps are taken in as many whole parts as are
+    recorded for the diagnostics, and end early where the `budget` does. The seed only shapes an estimate; it protects
+    nothing.
     """
     if n_steps < 8 or not 0.0 < step < math.inf or (radius is not None and not 0.0 < radius < math.inf):
         raise OptionError(
@@ -125,17 +119,19 @@ def langevin(
             "The paper uses 4,000 of 0.02; a radius is the model's max_norm.",
         )
     generator = torch.Generator(device=start.device).manual_seed(seed)
-    points = start.clone()
+    points, noise = start.clone(), torch.empty_like(start)
     every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
-    advance = (_metropolis if metropolis else _unadjusted)(target, radius, points, step, generator, every)
-    if not metropolis and points.device.type == "cuda":
-        advance = _replay(advance, points, generator)
     records: list[NDArray[np.float64]] = []
-    shares: list[float] = []
-    between = 1  # moves between two records: with time to spare there are more steps than are worth recording
+    between, done = 1, 0  # parts between two records: with time to spare there are more than are worth recording
     for done in range(every, n_steps + 1, every):
-        shares.append(advance() or 0.0)
-        if len(shares) % between:
+        for _ in range(every):
+            force = target.force(points)
+            noise.normal_(generator=generator)
+            points.add_(force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
+            if radius is not None:
+                # below 1 exactly outside the ball; a point beyond twice the radius is reflected to the centre
+                points.mul_((2.0 * radius / points.norm(dim=1, keepdim=True) - 1.0).clamp(min=0.0, max=1.0))
+        if done // every % between:
             continue
         records.append(torch.stack([target.log_density(points), points.norm(dim=1)]).double().cpu().numpy())
         if not np.isfinite(records[-1]).all():
@@ -149,82 +145,17 @@ def langevin(
             break
         if len(records) >= 2 * RECORDS:
             records, between = records[1::2], 2 * between
-    diagnostics = diagnose(np.stack(records, axis=-1), sum(shares) / len(shares) if metropolis else 1.0)
+    diagnostics = diagnose(np.stack(records, axis=-1))
     if radius is None and diagnostics.growth > RUNAWAY:
         raise DataError(
             f"the chains run away: norms still grew by a factor {diagnostics.growth:.2f} in the last quarter",
             "the density must have a finite integral, which that of a linear model alone has not",
             "Give a radius (max_norm) or a Gaussian reference.",
         )
-    return LangevinSamples(points, diagnostics, every * len(shares))
+    return LangevinSamples(points, diagnostics, done)
 
 
-Advance = Callable[[], float | None]  # moves all points, in place, by a fixed number of steps
-
-
-def _unadjusted(
-    target: Target, radius: float | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Advance:
-    noise = torch.empty_like(points)
-
-    def advance() -> None:
-        for _ in range(count):
-            force = target.force(points)
-            noise.normal_(generator=generator)
-            points.add_(force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
-            if radius is not None:
-                # below 1 exactly outside the ball; a point beyond twice the radius is reflected to the centre
-                points.mul_((2.0 * radius / points.norm(dim=1, keepdim=True) - 1.0).clamp(min=0.0, max=1.0))
-
-    return advance
-
-
-def _replay(advance: Advance, points: Tensor, generator: torch.Generator) -> Advance:
-    """On a GPU, the steps recorded once and replayed: launching their small kernels takes longer than running them."""
-    saved, side = points.clone(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        advance()  # libraries set themselves up at their first call, which cannot be recorded
-    torch.cuda.current_stream().wait_stream(side)
-    points.copy_(saved)
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
-        advance()
-    return graph.replay
-
-
-def _metropolis(
-    target: Target, radius: float | None, points: Tensor, step: float, generator: torch.Generator, count: int
-) -> Advance:
-    """Steps accepted by Metropolis and Hastings' rule, chain by chain; the function returns the share accepted."""
-    value, force = target.log_density(points), target.force(points)
-    noise = torch.empty_like(points)
-
-    def advance() -> float:
-        nonlocal value, force
-        accepted = torch.zeros((), dtype=torch.float64, device=points.device)
-        for _ in range(count):
-            noise.normal_(generator=generator)
-            proposal = torch.add(points, force, alpha=0.5 * step).add_(noise, alpha=math.sqrt(step))
-            new_value, new_force = target.log_density(proposal), target.force(proposal)
-            there = (proposal - points - (0.5 * step) * force).square().sum(dim=1)
-            back = (points - proposal - (0.5 * step) * new_force).square().sum(dim=1)
-            log_ratio = new_value - value + (there - back) / (2.0 * step)
-            uniform = torch.rand(len(points), generator=generator, device=points.device, dtype=points.dtype)
-            moves = uniform.log() < log_ratio
-            if radius is not None:
-                moves &= proposal.norm(dim=1) <= radius
-            column = moves[:, None]
-            points.copy_(torch.where(column, proposal, points))
-            value, force = torch.where(moves, new_value, value), torch.where(column, new_force, force)
-            accepted += moves.double().mean()
-        return float(accepted) / count
-
-    return advance
-
-
-def diagnose(records: NDArray[np.float64], acceptance: float) -> Diagnostics:
+def diagnose(records: NDArray[np.float64]) -> Diagnostics:
     """Diagnostics from what was recorded: quantities x chains x times."""
     half = records[:, :, records.shape[2] // 2 :]
     r_hats, sizes = zip(*(_split_r_hat_and_size(quantity) for quantity in half), strict=True)
@@ -232,7 +163,7 @@ def diagnose(records: NDArray[np.float64], acceptance: float) -> Diagnostics:
     quarter = norms.shape[1] // 2
     spread = max(float(norms[:, quarter:].std()), 1e-12 * float(np.abs(norms).max()) + 1e-300)
     before, after = float(norms[:, :quarter].mean()), float(norms[:, quarter:].mean())
-    return Diagnostics(max(r_hats), min(sizes), (after - before) / spread, after / max(before, 1e-300), acceptance)
+    return Diagnostics(max(r_hats), min(sizes), (after - before) / spread, after / max(before, 1e-300))
 
 
 def _split_r_hat_and_size(chains: NDArray[np.float64]) -> tuple[float, float]:

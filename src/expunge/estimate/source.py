@@ -41,7 +41,6 @@ CONFIDENCE = 0.95
 BOOTSTRAP_ROWS = 8192  # of one set: enough to learn how its mean varies
 PAPER_STEP = 0.02
 UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
-LEAST_ACCEPTANCE = 0.05
 SCHEMA = "expunge/estimate/1"
 MOMENTS = ("mean", "covariance")
 
@@ -65,7 +64,6 @@ def conditional_divergence(
     weights: Tensor,
     surrogate: Rows,
     *,
-    folds: int = FOLDS,
     seed: int = 0,
     budget: Budget = NO_LIMIT,
     progress: Progress = silent,
@@ -77,14 +75,14 @@ def conditional_divergence(
     come are left out: their rows are not judged, and `n_rows` says how many were.
     """
     rows = len(surrogate)
-    if not 2 <= folds <= rows // 2:
-        raise DataError(f"{rows} surrogate rows for {folds} folds", "two rows a fold are needed", "Add surrogate rows.")
+    if rows < 2 * FOLDS:
+        raise DataError(f"{rows} surrogate rows for {FOLDS} folds", "two rows a fold are needed", "Add surrogate rows.")
     generator = torch.Generator().manual_seed(seed)
-    fold = (torch.randperm(rows, generator=generator) % folds).to(surrogate.features.device)
+    fold = (torch.randperm(rows, generator=generator) % FOLDS).to(surrogate.features.device)
     judged: list[Tensor] = []
     start = None
-    for index in range(folds):
-        progress("Models on the surrogate", index, folds)
+    for index in range(FOLDS):
+        progress("Models on the surrogate", index, FOLDS)
         held = fold == index
         start = minimise(objective, select_rows(surrogate, ~held), start=start, tolerance=TOLERANCE)
         features, labels = surrogate.features[held].double(), surrogate.labels[held]
@@ -123,9 +121,6 @@ class MeansDifference:
 
     value: float
     upper: float
-    confidence: float
-    n_samples: int
-    n_surrogate: int
 
 
 def means_difference(
@@ -135,19 +130,15 @@ def means_difference(
     samples: Rows,
     surrogate: Rows,
     *,
-    confidence: float = CONFIDENCE,
-    draws: int = DRAWS,
     seed: int = 0,
 ) -> MeansDifference:
-    """`||mean over samples - mean over surrogate||` of phi_update."""
+    """`||mean over samples - mean over surrogate||` of phi_update; the upper value is the bootstrap's."""
     generator = torch.Generator(device=weights.device).manual_seed(seed)
     difference = objective.change_mean(weights, update, samples) - objective.change_mean(weights, update, surrogate)
-    moved = difference.reshape(1, -1) + _fluctuations(objective, weights, update, samples, draws, generator)
-    moved -= _fluctuations(objective, weights, update, surrogate, draws, generator)
-    norms = moved.norm(dim=1)
+    moved = difference.reshape(1, -1) + _fluctuations(objective, weights, update, samples, DRAWS, generator)
+    moved -= _fluctuations(objective, weights, update, surrogate, DRAWS, generator)
     value = float(difference.norm())
-    upper = max(value, float(torch.quantile(norms, confidence)))
-    return MeansDifference(value, upper, confidence, len(samples), len(surrogate))
+    return MeansDifference(value, max(value, float(torch.quantile(moved.norm(dim=1), CONFIDENCE))))
 
 
 def _fluctuations(
@@ -157,9 +148,7 @@ def _fluctuations(
     used = min(len(rows), BOOTSTRAP_ROWS)
     chosen = torch.randperm(len(rows), generator=generator, device=weights.device)[:used]
     features = rows.features[chosen].double()
-    each = torch.ones(used, dtype=torch.float64, device=weights.device)
-    if rows.weights is not None:
-        each = rows.weights[chosen]
+    each = torch.ones_like(features[:, 0]) if rows.weights is None else rows.weights[chosen]
     changes = objective.change(weights, update, features)
     centre = objective.change_mean(weights, update, rows)
     parts = []
@@ -189,9 +178,8 @@ def origin_of(weights: Tensor, record: TrainingRecord, surrogate: Rows) -> Origi
     def digest_of(*tensors: Tensor) -> str:
         digest = hashlib.sha256()
         for tensor in tensors:
-            plain = tensor.detach().cpu().contiguous()
-            digest.update(f"{plain.dtype} {list(plain.shape)}\n".encode())
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+            plain = tensor.cpu().numpy()
+            digest.update(f"{plain.dtype} {plain.shape}\n".encode() + plain.tobytes())
         return digest.hexdigest()
 
     rows = [each for each in (surrogate.features, surrogate.labels, surrogate.weights) if each is not None]
@@ -400,36 +388,26 @@ def sample_source(
             "they must fit into memory",
             "Use fewer --chains (chains=).",
         )
-    dtype = torch.float64 if wanted.metropolis else torch.float32
     generator = torch.Generator(device=weights.device).manual_seed(wanted.seed)
-    kind: dict[str, Any] = {"dtype": dtype, "device": weights.device, "generator": generator}
-    energy = LinearEnergy(weights[:, :width].to(dtype), weights[:, width].to(dtype) if record.bias else None)
-    start, usual = torch.randn((wanted.chains, width), **kind), PAPER_STEP
+    kind: dict[str, Any] = {"dtype": torch.float32, "device": weights.device, "generator": generator}
+    energy = LinearEnergy(weights[:, :width].float(), weights[:, width].float() if record.bias else None)
+    start = torch.randn((wanted.chains, width), **kind)
     if wanted.support == "gaussian":
-        mean, root = _reference(surrogate, width, wanted, dtype)
+        mean, root = _reference(surrogate, width, wanted)
         energy, radius, variance = energy.whitened(mean, root), None, 1.0
     else:
         radius, variance = longest, longest**2 / (width + 2)
         lengths = torch.rand((wanted.chains, 1), **kind) ** (1 / width)
         start = start / start.norm(dim=1, keepdim=True) * lengths * longest
-        if wanted.metropolis:
-            # its rule rejects what leaves the ball, and in many dimensions nearly all of a ball lies at its edge
-            usual = min(PAPER_STEP, 1.0 / width)
-    step = variance * usual if wanted.step_size is None else wanted.step_size
+    step = variance * PAPER_STEP if wanted.step_size is None else wanted.step_size
     if step > variance:
         raise OptionError(
             f"step size {step:g}",
             f"on this support a feature has the variance {variance:.3g}; steps above it jump about at random",
             f"Use {PAPER_STEP * variance:.3g}, or leave --step-size (step_size) out.",
         )
-    settings: dict[str, Any] = {"n_steps": wanted.steps, "step": step, "metropolis": wanted.metropolis}
-    drawn = langevin(energy, start, radius=radius, seed=wanted.seed + 1, budget=budget, progress=progress, **settings)
-    if drawn.diagnostics.acceptance < LEAST_ACCEPTANCE:
-        raise DataError(
-            f"Metropolis' rule accepted {100 * drawn.diagnostics.acceptance:.1f} % of the steps",
-            f"at least {100 * LEAST_ACCEPTANCE:g} % are needed for the chains to move",
-            f"Use a --step-size (step_size=) well below {step:.3g}.",
-        )
+    settings: dict[str, Any] = {"n_steps": wanted.steps, "step": step, "radius": radius, "seed": wanted.seed + 1}
+    drawn = langevin(energy, start, budget=budget, progress=progress, **settings)
     rows = bound_rows(
         drawn.points if radius is not None else mean + drawn.points @ root.T,
         torch.zeros(wanted.chains, dtype=torch.int64),
@@ -442,7 +420,7 @@ def sample_source(
     return SampledSource(rows, width, drawn.diagnostics, support_words(wanted, longest), step, drawn.steps)
 
 
-def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _reference(surrogate: Rows, width: int, wanted: Estimation) -> tuple[Tensor, Tensor]:
     """Mean and a root of the covariance of the Gaussian reference: those given, or the surrogate's."""
     device = surrogate.features.device
     if wanted.mean is not None and wanted.covariance is not None:
@@ -456,8 +434,7 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
             )
     else:
         features = surrogate.features[:, :width].double()
-        equal = torch.ones(len(surrogate), dtype=torch.float64, device=device)
-        each = equal if surrogate.weights is None else surrogate.weights
+        each = torch.ones_like(features[:, 0]) if surrogate.weights is None else surrogate.weights
         # centred at a row first, so that a feature that does not vary has exactly its value as mean and no variance
         away = features - features[0]
         shift = (each[:, None] * away).mean(dim=0)
@@ -472,7 +449,7 @@ def _reference(surrogate: Rows, width: int, wanted: Estimation, dtype: torch.dty
         )
     root = vectors * values.clamp(min=0.0).sqrt()
     root[covariance.diagonal() == 0.0] = 0.0  # a feature that does not vary is not to vary by rounding
-    return mean.to(dtype), root.to(dtype)
+    return mean.float(), root.float()
 
 
 # An estimate in a file, so that it is made once, looked at, and then used: what `expunge distance --out` writes.

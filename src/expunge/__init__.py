@@ -24,9 +24,9 @@ from expunge.runtime import load_lazily
 
 if TYPE_CHECKING:
     from expunge.bounds import PaperConstants, Region, paper_bound
-    from expunge.certificate.dossier import Certificate, read_certificate
+    from expunge.certificate.dossier import Certificate
     from expunge.certificate.sign import verify_file
-    from expunge.certificate.statement import Statement, read_statement
+    from expunge.certificate.statement import Statement, read_certificate, read_statement
     from expunge.certificate.verify import verify, verify_statement
     from expunge.deposit.file import Deposit, read_deposit
     from expunge.distance import Distance, parse_distance
@@ -97,7 +97,7 @@ load_lazily(
         "open_data": "rows",
         "paper_bound": "bounds",
         "parse_distance": "distance",
-        "read_certificate": "certificate.dossier",
+        "read_certificate": "certificate.statement",
         "read_data": "rows",
         "read_deposit": "deposit.file",
         "read_model": "model",

@@ -19,23 +19,14 @@ import honest
 from deposit_problems import made as made_deposit
 from expunge.bounds.calibration import power_of_four
 from expunge.certificate.dossier import Certificate, read_claim
-from expunge.certificate.rules import (
-    FACTS,
-    OF_MODEL,
-    POSSIBLE,
-    TABLE,
-    WORDS,
-    Inspection,
-    listed,
-    off_grid,
-    run,
-)
+from expunge.certificate.rules import FACTS, OF_MODEL, POSSIBLE, TABLE, Inspection, listed, off_grid, run
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, model_checks, verify
 from expunge.distance import Distance
 from expunge.errors import ExpungeError, VerificationFailed
-from expunge.model import LinearModel
+from expunge.model import LinearModel, declared_record
 from expunge.noise import add_noise
+from expunge.record import read_model_file
 from expunge.unlearn import unlearn
 from forging import GONE, changed, forged, naming, read_bytes, redone, with_record, with_weights
 
@@ -85,65 +76,38 @@ class Times(float):
 CHANGE = dict[str, Any]
 # what is forged: a certificate to begin with, what is changed in it, and a word of the check that notices
 FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
-    # words and counts
-    ("plain", {"bound.kind": "tight"}, "bound.kind"),
-    ("plain", {"bound.form": "source rows"}, "bound.form"),
-    ("plain", {"bound.form": GONE}, "bound.form"),
     ("plain", {"model.loss": "hinge"}, "model.loss"),
-    ("plain", {"model.record": "estimated"}, "model.record"),
-    ("plain", {"model.bias": 0}, "model.bias"),
-    ("tangent", {"model.bias": True}, "model.bias"),
     ("plain", {"step.kind": "gradient"}, "step.kind"),
-    ("paper", {"bound.convention": "mine"}, "bound.convention"),
-    ("long rows", {"bound.convention": "short cut"}, "bound.convention"),
-    ("plain", {"n_forget": 1.5}, "counts are whole"),
-    ("plain", {"sizes.classes": 2.5}, "counts are whole"),
-    ("plain", {"n_source": 2**60}, "counts are whole"),
-    ("plain", {"training_residual": -1e-9}, "no fact is negative"),
-    ("plain", {"distance.kind": "deposit", "distance.value": 0.0, "distance.provenance": "measured"}, "bound.kind"),
+    ("plain", {"distance.kind": "deposit", "distance.value": 0.0, "distance.provenance": "measured"}, "rows stand in"),
     # what is promised and spent
     ("plain", {"epsilon": 1e-9}, "epsilon"),
     ("plain", {"epsilon": 1e9}, "epsilon"),
     ("plain", {"delta": 1.0}, "delta is below 1"),
-    ("source", {"delta": 0.0}, "delta"),
     ("plain", {"noise.failures": {"sampling": 5e-5, "eigenvalue": -4e-4}}, "noise.failures"),
-    ("plain", {"noise.failures": {"sampling": 9e-4, "eigenvalue": 2e-4}, "sampling_failure": 9e-4}, "noise.failures"),
     ("paper", {"noise.failures": {"sampling": 1e-4}}, "noise.failures"),
     ("long rows", {"noise.failures": {}}, "noise.failures"),
-    ("plain", {"sampling_failure": 0.9}, "sampling_failure"),
     ("samples", {"sampling_failure": 0.1}, "sampling_failure"),
     ("beside", {"sampling_failure": Times(6.0)}, "sampling_failure"),
     ("series", {"noise.averaged": True}, "noise.averaged"),
-    ("plain", {"noise.averaged": False}, "noise.averaged"),
     ("long rows", {"noise.averaged": True}, "noise.averaged"),
     ("long rows", {"epsilon": 60.0}, "what float64 makes of the noise"),
     # sizes and series
-    ("plain", {"n_forget": 0}, "n_forget"),
+    ("plain", {"n_forget": 0}, "n_forget is at least 1"),
     ("plain", lambda: {"n_forget": of("plain")["sizes"]["n_source"]}, "n_forget is below n_source"),
-    ("source", {"n_surrogate": 0, "data.effective_surrogate_rows": 0.0}, "n_surrogate"),
-    ("source", {"n_source": 20_000}, "n_surrogate is n_source"),
+    ("source", {"n_source": 20_000}, "n_surrogate"),
     ("plain", {"n_surrogate": 30}, "n_surrogate over the largest weight"),
     ("series", {"data.sequence.position": 99}, "data.sequence.position"),
-    ("series", {"data.sequence.position": 0}, "data.sequence.position"),
     ("series", {"data.sequence.forgotten_before": 10**6}, "data.sequence.forgotten_before"),
-    ("matched", lambda: {"data.class_counts": [len(of("matched")["data"]["class_counts"])]}, "data.class_counts"),
-    ("matched", {"data.class_counts": ["many"]}, "data.class_counts"),
+    ("matched", {"data.class_counts": [5, 6]}, "data.class_counts"),
     # training and step
-    ("plain", lambda: {"model.before": of("plain")["model"]["after"]}, "model.before.sha256"),
-    ("plain", {"l2": 1e40, "model.l2": 1e40}, "model.l2"),
     ("plain", {"l2": 0.04}, "l2"),
-    ("long rows", {"l2": 0.04}, "l2"),
     ("free", {"l2": Times(0.5)}, "l2"),
     ("plain", {"model.max_norm": 99.0}, "model.row_bound"),
     ("long rows", {"row_bound": Times(0.5)}, "row_bound"),
     ("plain", {"directions": 1}, "directions"),
-    ("plain", {"rounding": 0.0}, "rounding is above 0"),
     ("plain", {"step.residual": 1.0}, "step.residual"),
     ("plain", {"step.residual": None}, "step.residual"),
-    ("paper", {"step.kind": "converged"}, "step.kind"),
-    ("paper", {"lipschitz_power": 0}, "lipschitz_power"),
     # where facts come from
-    ("plain", {"model.record": "declared"}, "facts that come from elsewhere"),
     ("source", {"model.record": "declared"}, "facts that come from elsewhere"),
     ("plain", {"bound.inputs.change_trace.provenance": "derived"}, "facts that come from elsewhere"),
     ("plain", {"bound.inputs.change_supremum.provenance": "measured"}, "facts that come from elsewhere"),
@@ -154,24 +118,20 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("plain", {"change_supremum": 0.0}, "change_longest"),
     ("plain", {"longest_row": 1e3}, "longest_row"),
     ("matched", {"weight_largest": 1e9}, "n_surrogate over the largest weight"),
-    ("matched", {"data.effective_surrogate_rows": 1e6}, "data.effective_surrogate_rows"),
     # deposits
     ("bias", {"model.free_bias": True}, "what only a deposit has"),
     ("plain", {"model.fixed_c": 1.0, "l2": 1e-3}, "what only a deposit has"),
     ("plain", {"model.class_weights": [1.0, 0.5]}, "what only a deposit has"),
     ("plain", {"noise.choice": "levels", "noise.rehearsed_rows": 6}, "what only a deposit has"),
-    ("long rows", {"model.class_weights": [1.0]}, "model.class_weights"),
-    ("free", {"model.class_weights": [1.0, 2.0]}, "model.class_weights"),
-    ("exact", {"model.free_bias": False}, "model.free_bias"),
     ("long rows", {"noise.choice": "policy"}, "noise with a deposit"),
     ("long rows", {"noise.rehearsed_rows": 1000}, "noise with a deposit"),
     ("long rows", lambda: {"sigma": 2.0 * of("long rows")["sigma"]}, "noise with a deposit"),
     ("long rows", {"bound.convention": "exact"}, "quadratic losses"),
     ("plain route", {"model.free_bias": True}, "the plain route"),
-    ("long rows", {"shape_least": 0.0}, "shape_least"),
     ("long rows", {"shape_least": Times(1e6)}, "shape_least"),
     ("beside range", {"bound.convention": "plain"}, "bound.convention"),
     ("beside range", {"change_each": Times(1e6)}, "change_each"),
+    ("beside range", {"change_together": 0.0}, "change_together"),
 ]
 
 
@@ -208,12 +168,7 @@ FOLLOWING: list[tuple[str, Json, str]] = [
     ("plain", {"sizes.classes": 9}, "sizes"),
     ("plain", {"noise.calibration": "classical"}, "noise.calibration"),
     ("plain", {"noise.required": 1e-9}, "noise.required"),
-    ("plain", {"public_notes": ["made up"]}, "public notes are notes"),
     ("plain", {"created": 5}, "notes, software and created are text"),
-    ("plain", {"nonce": "short"}, "digests have"),
-    ("plain", {"model.before.sha256": "none"}, "digests have"),
-    ("plain", {"model.after.sha256": "published"}, "digests have"),
-    ("plain", {"model.encoder": "resnet"}, "digests have"),
     ("plain", {"estimate": {"route": "kl"}}, "distance.provenance"),
     ("paper", {"bound.tuned": False}, "bound.tuned"),
     ("paper", {"tv_upper": 1e-9}, "tv_upper"),
@@ -406,6 +361,19 @@ def test_noised_weights_are_on_the_grid_in_every_type(dtype: type, sigma: float,
     assert off_grid(rng.normal(size=2000).astype(np.float32), -20) > 1000, "others are not"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_model_s_file_read_without_torch_has_the_same_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
+    weight = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(3, 4).to(dtype)
+    model = LinearModel(weight, weight[:, 0].clone())
+    record = declared_record(model, n_source=90, l2=0.1, loss="softmax", max_norm=1.0, residual=1e-3)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(model.with_record(record).to_bytes())
+    file = read_model_file(path)
+    assert file.weight.dtype == str(dtype).removeprefix("torch.")
+    assert np.array_equal(file.weight.values.astype(np.float64), weight.double().numpy())
+    assert file.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 # Honest ones ------------------------------------------------------------------------------------------------------------
 
 
@@ -485,4 +453,4 @@ def test_stored_cases_break_no_rule(file: Path) -> None:
     for content in contents(json.loads(file.read_text())):
         whole = changed(content, {"model.before.sha256": "1" * 64, "model.after.sha256": "2" * 64})
         seen = Inspection(whole, read_claim(whole))
-        assert [check.words for check in run((*WORDS, *FACTS), seen, POSSIBLE) if not check.passed] == []
+        assert [check.words for check in run(FACTS, seen, POSSIBLE) if not check.passed] == []

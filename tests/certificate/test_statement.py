@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from deposit_problems import made as made_deposit
-from expunge import FileError, LinearModel, Unlearned, VerificationFailed, train, unlearn
+from expunge import FileError, Unlearned, VerificationFailed, train, unlearn
 from expunge.bounds.calibration import is_power_of_four, mu_for
 from expunge.certificate.claim import PublicNote
 from expunge.certificate.derive import sentences
@@ -24,9 +24,8 @@ from expunge.certificate.statement import (
     STATEMENT_SCHEMA,
     Statement,
     parse_document,
-    read_document,
+    read_certificate,
     read_statement,
-    rungs_of,
     statement_of,
 )
 from expunge.certificate.verify import verify_statement
@@ -142,14 +141,13 @@ def test_reading(made: Unlearned, tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(made.statement.to_json())
     (tmp_path / "d.json").write_text(made.certificate.to_json())
     assert read_statement(tmp_path / "s.json") == made.statement
-    assert isinstance(read_document(tmp_path / "d.json"), Certificate)
-    assert isinstance(parse_document(made.statement.to_json().encode(), "s"), Statement)
-    with pytest.raises(FileError, match="expunge/statement/3 is needed"):
-        read_statement(tmp_path / "d.json")
-    with pytest.raises(FileError, match="JSON is needed"):
-        parse_document(b"{", "x")
-    with pytest.raises(FileError, match="schema 'else'"):
-        parse_document(b'{"schema": "else"}', "x")
+    assert read_certificate(tmp_path / "d.json") == made.certificate
+    for read, other, needed in ((read_statement, "d", "statement/3"), (read_certificate, "s", "dossier/3")):
+        with pytest.raises(FileError, match=f"expunge/{needed} is needed"):
+            read(tmp_path / f"{other}.json")
+    for content, words in ((b"{", "JSON is needed"), (b'{"schema": "else"}', "schema 'else'")):
+        with pytest.raises(FileError, match=words):
+            parse_document(content, "x")
 
 
 # Checking one ----------------------------------------------------------------------------------------------------
@@ -194,18 +192,9 @@ def put(*path: str, value: Any) -> Callable[[Json], object]:
     return change
 
 
-def at_no_distance(content: Json) -> None:
-    content["distance"] = asdict(Distance("deposit", 0.0)) | {"meaning": Distance("deposit", 0.0).meaning}
-
-
-def with_l2(value: float) -> Callable[[Json], object]:
-    """Another l2, and the ladder that goes with it."""
-
-    def change(content: Json) -> None:
-        content["model"]["l2"] = value
-        content["noise"]["rungs"] = rungs_of(content, content["noise"]["choice"])
-
-    return change
+def with_distance(kind: str) -> Callable[[Json], object]:
+    distance = Distance(kind, 0.0)
+    return put("distance", value=asdict(distance) | {"meaning": distance.meaning})
 
 
 UNREADABLE = "cannot be recomputed|do not hold|say what follows"
@@ -214,7 +203,7 @@ FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "a smaller epsilon": (put("epsilon", value=0.1), "mu"),
     "a smaller delta": (put("delta", value=1e-6), "delta_for_noise"),
     "an achieved mu": (put("mu", value=0.01), "mu"),
-    "an epsilon that is none": (put("epsilon", value=-1.0), UNREADABLE),
+    "an epsilon that is none": (put("epsilon", value=-1.0), "epsilon is at least"),
     "a sigma between rungs": (put("sigma", value=0.003), "rung"),
     "another rung": (put("sigma", value=2.0**-6), "guarantee"),
     "noise said to be set beforehand": (put("noise", "choice", value="policy"), "limits"),
@@ -230,21 +219,14 @@ FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "a closer distance": (put("distance", "sampling", value="seen"), "assumptions"),
     "another calibration": (put("noise", "calibration", value="classical"), "calibration"),
     "fewer parameters": (put("sizes", "parameters", value=3), "parameters"),
-    "sizes that tell": (put("sizes", "n_forget", value=2), "sizes"),
-    "class counts": (put("class_counts", value=[1, 2, 3]), "beyond a statement"),
-    "an achieved delta": (put("noise", "delta_at_sigma", value=1e-9), "noise"),
-    "a digest that is none": (put("dossier", value="none"), "digests"),
-    "a place in a series that tells": (put("series", value={"forgotten_before": 3}), "series"),
     "no noise": (lambda c: c.pop("noise"), UNREADABLE),
     "no sigma": (put("sigma", value=None), UNREADABLE),
     "an unknown bound": (put("bound", "kind", value="tight"), UNREADABLE),
     "an unknown distance": (put("distance", "kind", value="near"), UNREADABLE),
     "an unknown loss": (put("model", "loss", value="hinge"), UNREADABLE),
-    "an l2 that is none": (put("model", "l2", value=0.0), UNREADABLE),
-    "rows at no distance": (at_no_distance, "the distance is the bound's"),
+    "rows at no distance": (with_distance("deposit"), "rows stand in for the source"),
     "a free intercept": (put("model", "free_bias", value=True), "what only a deposit has"),
     "a fixed C": (put("model", "fixed_c", value=1.0), "what only a deposit has"),
-    "a deposit's radii": (put("noise", "choice", value="radii"), UNREADABLE),
 }
 
 
@@ -261,65 +243,12 @@ def test_a_change_without_a_new_digest_is_found(made: Unlearned) -> None:
         verify_statement(Statement(content))
 
 
-def test_a_model_that_is_not_the_published_one_is_refused(made: Unlearned, tmp_path: Path) -> None:
-    (tmp_path / "before.safetensors").write_bytes(MODEL.to_bytes())
-    digest = put("model", "sha256", value=MODEL.sha256())
-    with pytest.raises(VerificationFailed, match=r"model\.sha256"):
-        verify_statement(made.statement, tmp_path / "before.safetensors")
-    with pytest.raises(VerificationFailed, match=r"has its noise.*no counts or weights of classes"):
-        verify_statement(forged(made.statement, digest), tmp_path / "before.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (put("model", "dtype", value="float32"), "type"),
-        (with_l2(0.2), "model.l2"),
-        (put("model", "max_norm", value=2.0), "max_norm"),
-        (lambda c: c["model"].pop("max_norm"), "max_norm"),
-        (put("model", "n_source", value=7), "n_source"),
-        (lambda c: c["model"].pop("record"), "record"),
-        (lambda c: c["model"].pop("dtype"), "type of the weights"),
-        (lambda c: c["sizes"].update(features=6, classes=2), "shape"),
-        (lambda c: c["model"].update(bias=True) or c["sizes"].update(features=3), "bias"),
-    ],
-)
-def test_a_model_unlike_what_is_stated_is_refused(made: Unlearned, model: Path, change: Any, words: str) -> None:
-    with pytest.raises(VerificationFailed, match=words):
-        verify_statement(forged(made.statement, change), model)
-
-
-def test_a_model_without_a_record_is_refused(made: Unlearned, tmp_path: Path) -> None:
-    (tmp_path / "bare.safetensors").write_bytes(LinearModel(made.model.weight).to_bytes())
-    with pytest.raises(VerificationFailed, match="record"):
-        verify_statement(made.statement, tmp_path / "bare.safetensors")
-
-
 def test_the_dossier_of_another_result_is_refused(made: Unlearned) -> None:
     other = result()
     with pytest.raises(VerificationFailed, match="the dossier is the one the statement names"):
         verify_statement(made.statement, None, other.certificate)
-    with pytest.raises(FileError, match="dossier/3"):
+    with pytest.raises(VerificationFailed, match="dossier/3"):
         verify_statement(made.statement, None, Certificate(made.certificate.content | {"schema": "else"}))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        put("nonce", value="0" * 64),
-        put("nonce", value="short"),
-        put("noise", "required", value=1e-9),
-        put("public_notes", value=["made up"]),
-        put("noise", "choice", value="guess"),
-        put("bound", "inputs", "change_mean", "value", value=0.0),
-    ],
-)
-def test_a_dossier_that_was_changed_is_refused(made: Unlearned, change: Callable[[Json], object]) -> None:
-    content = json.loads(made.certificate.to_json())
-    change(content)
-    content["digest"] = digest_of(content)
-    with pytest.raises(VerificationFailed):
-        verify_statement(made.statement, None, Certificate(content))
 
 
 def test_a_statement_that_does_not_follow_from_its_dossier_is_refused(made: Unlearned) -> None:
@@ -358,10 +287,7 @@ def at_epsilon(epsilon: float) -> Callable[[Json], object]:
 
 
 KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
-    "a declared distance": (
-        lambda c: c.update(distance=asdict(Distance("same", 0.0)) | {"meaning": Distance("same", 0.0).meaning}),
-        "noise.failures",
-    ),
+    "a declared distance": (with_distance("same"), "noise.failures"),
     "nothing spent on arithmetic": (put("noise", "failures", value={}), "noise.failures"),
     "a ladder": (put("noise", "choice", value="ladder"), UNREADABLE),
     "a policy with levels": (put("noise", "choice", value="policy"), "one of six levels"),
@@ -369,16 +295,10 @@ KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
     "noise not rounded": (put("noise", "choice", value="exact"), UNREADABLE),
     "many levels": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "one of six levels"),
     "other rungs": (put("noise", "rungs", value=2), "noise.rungs"),
-    "no exact part": (put("noise", "smallest", value=0.0), UNREADABLE),
     "another exact part": (put("noise", "smallest", value=1e3), "noise.grid_exponent"),
-    "outputs that tell more": (
-        put("noise", "outputs", value={"deviation": 1.0, "spread": 1.0}),
-        "beyond a statement",
-    ),
-    "a private number beside them": (put("model", "row_bound", value=3.0), "beyond a statement"),
     "an average": (put("noise", "averaged", value=True), "noise.averaged"),
     "an epsilon that no draw in float64 bears": (at_epsilon(60.0), "what float64 makes of the noise"),
-    "an epsilon that cannot be asked for": (at_epsilon(1e-7), "can be asked for"),
+    "an epsilon that cannot be asked for": (at_epsilon(1e-7), "epsilon is at least"),
     "another schema": (put("schema", value="expunge/statement/4"), "schema"),
 }
 
@@ -388,46 +308,6 @@ def test_a_deposit_s_statement_that_was_changed_is_refused(kept: Unlearned, name
     change, words = KEPT[name]
     with pytest.raises(VerificationFailed, match=words):
         verify_statement(forged(kept.statement, change))
-
-
-@pytest.fixture(scope="module")
-def free() -> Unlearned:
-    case = made_deposit("logistic", l2=0.05, free=True, fixed_c=True)
-    return unlearn(case.model, (case.X[:1], case.y[:1]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda c: c["model"].pop("free_bias"), "free_bias"),
-        (put("model", "free_bias", value=False), "free_bias"),
-        (lambda c: c["model"].pop("fixed_c"), "fixed_c"),
-        (put("model", "fixed_c", value=17.0), "fixed_c"),
-        (put("sizes", "classes", value=3), "classes"),
-    ],
-)
-def test_another_reference_than_the_model_s_record_has_is_refused(
-    free: Unlearned, change: Any, words: str, tmp_path: Path
-) -> None:
-    """What retraining would have minimised is what the promise is about."""
-    (tmp_path / "model.safetensors").write_bytes(free.model.to_bytes())
-    verify_statement(free.statement, tmp_path / "model.safetensors")
-    with pytest.raises(VerificationFailed, match=words):
-        verify_statement(forged(free.statement, change), tmp_path / "model.safetensors")
-
-
-@pytest.mark.parametrize("word", ["yes", "unknown"])
-def test_an_encoder_that_the_record_names_cannot_be_kept_quiet(made: Unlearned, word: str, tmp_path: Path) -> None:
-    assert made.model.record is not None
-    model = made.model.with_record(replace(made.model.record, encoder="0" * 64, encoder_trained=word))
-    (tmp_path / "model.safetensors").write_bytes(model.to_bytes())
-    for said in ({}, {"encoder": "0" * 64, "encoder_trained_on_source": "no"}):
-        statement = forged(made.statement, lambda c, said=said: c["model"].update(said, sha256=model.sha256()))
-        content = copy.deepcopy(statement.content)
-        content["limits"] = list(sentences(read_claim(content, public=True), content["sigma"])[2])
-        content["digest"] = digest_of(content)
-        with pytest.raises(VerificationFailed, match="encoder"):
-            verify_statement(Statement(content), tmp_path / "model.safetensors")
 
 
 def test_nothing_in_a_deposit_s_statement_depends_on_who_left() -> None:

@@ -31,15 +31,16 @@ from expunge.certificate.claim import (
     weakest,
 )
 from expunge.certificate.derive import derive
-from expunge.certificate.dossier import LARGEST_NUMBER, Certificate, digest_of, parse_certificate, read_claim
+from expunge.certificate.dossier import LARGEST_NUMBER, Certificate, digest_of, read_claim
 from expunge.certificate.rules import OF_MODEL, POSSIBLE, Check, equal, require_passed
+from expunge.certificate.statement import parse_document
 from expunge.certificate.verify import verify_statement
 from expunge.distance import Distance
 from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
 from expunge.request.promise import check_budget
 from forging import GONE, changed
 from private_values import leaves
-from stored_certificates import NAMES, STORED, stored_dossier
+from stored_certificates import NAMES, STORED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]
@@ -78,14 +79,6 @@ def test_what_is_stored_opens_and_verifies(name: str) -> None:
     assert verify(dossier, model).status == dossier.status
     statement = expunge.read_statement(STORED / f"statement-3-{name}.json")
     assert verify_statement(statement, model, dossier).word == "consistent"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_changed_leaf_is_noticed(name: str) -> None:
-    content = stored_dossier(name)
-    for path, _ in leaves(content):
-        with pytest.raises((VerificationFailed, FileError)):
-            verify(parse_certificate(json.dumps(altered(content, path)).encode(), "altered"))
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
@@ -137,18 +130,6 @@ def test_a_seed_makes_a_certificate_that_says_so_and_fails_verification() -> Non
         verify(certificate)
 
 
-def test_a_matched_certificate_is_not_turned_into_another() -> None:
-    content = stored_dossier("matched")
-    weights = [name for name in content["bound"]["inputs"] if name == "weight_largest" or "sampled" in name]
-    gone = {f"bound.inputs.{name}": GONE for name in weights}
-    with pytest.raises(VerificationFailed, match="effective_surrogate_rows"):
-        verify(sealed(changed(content, gone | {"distance.matched": False})))
-    with pytest.raises(FileError, match="has schema 'expunge/certificate/1'"):
-        parse_certificate(json.dumps(content | {"schema": "expunge/certificate/1"}).encode(), "old")
-    with pytest.raises(VerificationFailed, match="True or False"):
-        verify(sealed(changed(content, {"distance.matched": 1})))
-
-
 def test_nested_certificate(result: expunge.Unlearned) -> None:
     """What is nested so deep that it can be parsed but hardly written again is refused like the rest."""
     content = sealed(result.certificate.content | {"notes": []}).to_json().encode()
@@ -157,7 +138,7 @@ def test_nested_certificate(result: expunge.Unlearned) -> None:
     for depth in range(900, 1000):
         with contextlib.suppress(FileError):
             deep = content.replace(b'"notes": []', b'"notes": ' + b"[" * depth + b"]" * depth)
-            readable.append(parse_certificate(deep, "nested"))
+            readable.append(parse_document(deep, "nested"))
     for certificate in readable[-20:]:
         with pytest.raises(ExpungeError):
             verify(certificate)
@@ -197,10 +178,12 @@ def test_what_is_read_is_what_was_claimed(result: expunge.Unlearned) -> None:
         {"change_trace": 1e301},
         {"bound.inputs.change_trace.provenance": "hearsay"},
         {"noise.averaged": 1},
-        {"noise.averaged": GONE},
+        {"n_forget": 1.5},
+        {"n_source": 2**60},
+        {"training_residual": -1e-9},
         {"bound.tuned": "no"},
+        {"bound.kind": "tight"},
         {"distance.kind": "wasserstein"},
-        {"distance.sampling": "loose"},
         {"epsilon": None},
         {"delta": "small"},
         {"noise.failures": {"sampling": None}},

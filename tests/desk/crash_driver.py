@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
+from expunge.certificate.statement import read_certificate
 from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.verify import verify_deposits
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, verify_desk, withdraw

@@ -15,8 +15,8 @@ import pytest
 from expunge import deposit as make_deposit
 from expunge.bounds.calibration import mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE, Fact
-from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import verify_file
+from expunge.certificate.statement import read_certificate
 from expunge.deposit.evidence import reach_of
 from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.membership import answers

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, seal, verify_file
-from expunge.certificate.statement import read_statement
+from expunge.certificate.statement import read_certificate, read_statement
 from expunge.cli import main
 from expunge.desk import Desk, accept, result_card, sign_result, verify_desk
 from expunge.desk.handover import desk_report, result_report

@@ -22,8 +22,8 @@ from click.testing import CliRunner
 
 from desk_use import Rows, ask, exhausted, opened
 from expunge.bounds.calibration import closed_form
-from expunge.certificate.dossier import read_certificate
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
+from expunge.certificate.statement import read_certificate
 from expunge.cli import main
 from expunge.desk import (
     Desk,

@@ -21,6 +21,7 @@ KEYED = "desk key"  # a pseudorandom function, under a desk's secret key, of eve
 SECRET = ("operating system", KEYED)  # whoever has only the model and its statement cannot tell the two apart
 GENERATORS = (*SECRET, INSECURE)
 SIZE_NAMES = ("n_source", "n_forget", "n_surrogate")
+WHOLE = (*SIZE_NAMES, "directions")  # facts that are counts
 STEPS = ("converged", "newton", "balanced")
 FORM = "retained rows"  # of the residual bound: what the surrogate stands for
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-6, 1e6  # below the first the calibration loses its digits
@@ -106,17 +107,15 @@ BESIDE_FACTS = (*(name for name in RETAINED_FACTS if name not in UNSCALED), EACH
 PAPER_FACTS = (*(*SIZE_NAMES, "alpha", "beta", "lipschitz", "gamma", "lipschitz_power", "gradient_norm", "tv_upper"),)
 
 
-def needed_facts(bound: str, distance: Distance) -> set[str] | None:
-    """The names of the facts that a bound follows from; None of one that is not known."""
+def needed_facts(bound: str, distance: Distance) -> set[str]:
+    """The names of the facts that a bound follows from; an unknown one raises."""
     weights = set(WEIGHT_FACTS) if distance.matched else set()
-    if bound == "paper":
-        return set(PAPER_FACTS)
-    if bound == "residual":
-        return {*RETAINED_FACTS} | weights
-    if bound == "deposit":
-        own = {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
-        return own | ({*BESIDE_FACTS} | weights if distance.law.stands_in else set())
-    return None
+    own = {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
+    return {
+        "paper": {*PAPER_FACTS},
+        "residual": {*RETAINED_FACTS} | weights,
+        "deposit": own | ({*BESIDE_FACTS} | weights if distance.law.stands_in else set()),
+    }[bound]
 
 
 def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
@@ -143,8 +142,7 @@ def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbe
 
 
 def _values(facts: Mapping[str, Fact]) -> dict[str, Any]:
-    whole = (*SIZE_NAMES, "directions")
-    return {name: int(fact.value) if name in whole else fact.value for name, fact in facts.items()}
+    return {name: int(fact.value) if name in WHOLE else fact.value for name, fact in facts.items()}
 
 
 def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:

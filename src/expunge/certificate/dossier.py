@@ -12,15 +12,14 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from expunge.bounds.calibration import CHOICES, SET, Scale
 from expunge.certificate.claim import (
     FORM,
     SCHEMA,
-    STATEMENT_SCHEMA,
     WEAKEST_LAST,
+    WHOLE,
     Claim,
     Fact,
     Json,
@@ -30,13 +29,8 @@ from expunge.certificate.claim import (
 from expunge.certificate.derive import Conclusion, bound_named
 from expunge.certificate.wording import ENCODERS
 from expunge.distance import Distance
-from expunge.errors import FileError
-from expunge.record import prepared_by
-from expunge.runtime.files import readable
-from expunge.runtime.memory import require_fits
-from expunge.runtime.strict_json import read_json
+from expunge.record import MOST_ROWS, prepared_by
 
-SIZE_LIMIT = 10_000_000
 LARGEST_NUMBER = 1e300
 
 
@@ -158,54 +152,6 @@ def build(
     return Certificate(content | {"digest": digest_of(content)})
 
 
-# Reading a file.
-
-
-def read_certificate(path: str | Path) -> Certificate:
-    """Read a dossier's file; refuses what is not one."""
-    return parse_certificate(bytes_of_at_most(SIZE_LIMIT, path, "a certificate"), str(Path(path)))
-
-
-def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
-    """A file's bytes; refuses one that is too large to be what it should be, before it is read."""
-    location = readable(Path(path))
-    size = location.stat().st_size
-    if size > limit:
-        raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
-    require_fits(size, location, "the certificate")
-    return location.read_bytes()
-
-
-def parse_certificate(content: bytes, name: str) -> Certificate:
-    """A dossier from the bytes of its file."""
-    loaded = loaded_json(content, name)
-    schema = loaded.get("schema") if isinstance(loaded, dict) else None
-    if schema != SCHEMA:
-        raise FileError(
-            f"{name} has schema {schema!r}",
-            f"this version verifies {STATEMENT_SCHEMA} and {SCHEMA}",
-            "A statement is given first; the dossier is private/dossier.json, which was written with it."
-            if str(schema).startswith("expunge/statement/")
-            else "Use the version of Expunge that wrote it, or a later one.",
-        )
-    return Certificate(loaded)
-
-
-def loaded_json(content: bytes, name: str) -> Any:
-    """JSON without repeated keys and without NaN."""
-    try:
-        return read_json(content)
-    except (ValueError, RecursionError) as error:
-        model = name.endswith((".safetensors", ".deposit"))
-        raise FileError(
-            f"{name} is not a certificate" + (" but a model or a deposit" if model else f" ({error})"),
-            "JSON is needed",
-            "Give statement.json as it was written, and the model with --model."
-            if model
-            else "Use the file as it was written.",
-        ) from error
-
-
 # A claim from what a file says: strict about kinds and names, with no opinion on whether it can be.
 
 
@@ -219,8 +165,8 @@ def read_claim(content: Json, *, public: bool = False) -> Claim:
     if public:
         facts = {name: Fact(0.0, "declared") for name in bound["declared"]}
     else:
-        facts = {name: _read_fact(entry) for name, entry in bound["inputs"].items()}
-        odd = sorted(facts.keys() ^ (needed_facts(bound["kind"], distance) or facts.keys()))
+        facts = {name: _read_fact(name, entry) for name, entry in bound["inputs"].items()}
+        odd = sorted(facts.keys() ^ needed_facts(bound["kind"], distance))
         if odd:
             raise KeyError("bound.inputs lacks or adds " + ", ".join(odd))
     choice, preparation = _one_of(noise["choice"], CHOICES), model.get("preparation")
@@ -256,8 +202,11 @@ def number(value: Any) -> float:
     return value
 
 
-def _read_fact(entry: Json) -> Fact:
-    return Fact(number(entry["value"]), _one_of(entry["provenance"], WEAKEST_LAST))
+def _read_fact(name: str, entry: Json) -> Fact:
+    value = number(entry["value"])
+    if value < 0.0 or (name in WHOLE and not (type(value) is int and value <= MOST_ROWS)):
+        raise ValueError(f"{name} {value!r}")
+    return Fact(value, _one_of(entry["provenance"], WEAKEST_LAST))
 
 
 def _one_of(value: Any, known: Collection[str]) -> str:

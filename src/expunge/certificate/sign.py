@@ -16,7 +16,9 @@ import contextlib
 import hashlib
 import json
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from expunge.certificate.claim import Json
-from expunge.certificate.dossier import SIZE_LIMIT, Certificate, bytes_of_at_most
+from expunge.certificate.dossier import Certificate
 from expunge.certificate.rules import Check
-from expunge.certificate.statement import Statement, parse_document
+from expunge.certificate.statement import SIZE_LIMIT, Statement, bytes_of_at_most, parse_document, required
 from expunge.certificate.verify import UNSIGNED, Verdict, verify, verify_statement
 from expunge.errors import FileError, VerificationFailed
-from expunge.runtime.files import readable
 from expunge.runtime.strict_json import read_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -77,44 +78,31 @@ def keyid_of(key: Ed25519PublicKey) -> str:
 
 def read_private_key(path: str | Path) -> Ed25519PrivateKey:
     """An Ed25519 private key from a PEM file that nobody but its owner can read."""
-    location, content = _key_bytes(path, "private")
-    mode = stat.S_IMODE(location.stat().st_mode)
-    if b"-----BEGIN " in content and mode & OTHERS:
+    load = partial(load_pem_private_key, password=None)
+    key: Ed25519PrivateKey = _read_key(path, "private", load, Ed25519PrivateKey)
+    if (mode := stat.S_IMODE(Path(path).stat().st_mode)) & OTHERS:
         raise FileError(
-            f"{location} has mode {mode:04o}",
-            "a private key must be readable by its owner alone",
-            "Run chmod 600 on it.",
+            f"{path} has mode {mode:04o}", "a private key must be readable by its owner alone", "Run chmod 600 on it."
         )
-    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        if isinstance(key := load_pem_private_key(content, password=None), Ed25519PrivateKey):
-            return key
-    raise _no_key(location, "private")
+    return key
 
 
 def read_public_key(path: str | Path) -> Ed25519PublicKey:
     """An Ed25519 public key from a PEM file."""
-    location, content = _key_bytes(path, "public")
+    key: Ed25519PublicKey = _read_key(path, "public", load_pem_public_key, Ed25519PublicKey)
+    return key
+
+
+def _read_key(path: str | Path, half: str, load: Callable[[bytes], Any], kind: Any) -> Any:
+    content = bytes_of_at_most(KEY_LIMIT, path, "a key")
     with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        if isinstance(key := load_pem_public_key(content), Ed25519PublicKey):
+        if isinstance(key := load(content), kind):
             return key
-    raise _no_key(location, "public")
-
-
-def _no_key(path: Path, kind: str) -> FileError:
-    return FileError(f"{path} is not an Ed25519 {kind} key", "a PEM file is needed", "Make one with expunge keygen.")
-
-
-def _key_bytes(path: str | Path, kind: str) -> tuple[Path, bytes]:
-    """A key's file; the other half of a pair is refused by its first line, before anything is asked of the mode."""
-    location = readable(Path(path))
-    content, other = bytes_of_at_most(KEY_LIMIT, location, "a key"), "public" if kind == "private" else "private"
-    if f"-----BEGIN {other.upper()} KEY-----".encode() in content:
-        shared = "keep it to yourself" if other == "private" else "it may be handed out"
-        name = "the file with .pub appended" if kind == "public" else "the file without .pub"
-        raise FileError(
-            f"{location} is a {other} key ({shared})", f"the {kind} key of the pair is needed", f"Give {name}."
-        )
-    return location, content
+    raise FileError(
+        f"{path} is not an Ed25519 {half} key",
+        f"the {half} key of a pair is needed, in a PEM file",
+        "expunge keygen makes a pair: the public key is the file with .pub appended, the private key the one without.",
+    )
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -154,18 +142,11 @@ def _envelope(payload: bytes, keyid: str, signature: bytes) -> bytes:
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def is_envelope(content: bytes) -> bool:
-    """Whether the file looks like a signed one; decides only which message an unfit one gets."""
-    return b'"payloadType"' in content[:ENVELOPE_LIMIT] and b'"schema"' not in content[:2000]
-
-
 def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement:
     """What is inside, if this key signed these very bytes; the payload is parsed only after that."""
     payload = _verified_payload(content, key, name)
     try:
         signed = read_json(payload)
-        if signed["_type"] != STATEMENT_TYPE:
-            raise ValueError(f"{signed['_type']!r}")
         document = parse_document(json.dumps(signed["predicate"]).encode(), name)
         if not isinstance(document, Statement) or signed != in_toto(document):
             raise ValueError("its type is another, or its subject is not the model it speaks of")
@@ -197,48 +178,6 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
     return payload
 
 
-@dataclass(frozen=True)
-class StatementFile:
-    """What was in a statement's file, and the key that signed it, where that was checked."""
-
-    document: Statement | Certificate
-    signed_by: str | None = None
-
-
-def open_file(
-    path: str | Path, public_key: str | Path | None = None, *, require_signature: bool = False
-) -> StatementFile:
-    """A statement's file, read once: with a key the signature is checked before anything is parsed."""
-    content = bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
-    signed = is_envelope(content)
-    if not signed and (require_signature or public_key is not None):
-        raise VerificationFailed(
-            f"{path}: {UNSIGNED}",
-            "a statement signed by its issuer was asked for",
-            "Give the signed one (statement.signed.json), with the issuer's public key; else do not rely on it.",
-        )
-    if public_key is not None:
-        key = read_public_key(public_key)
-        return StatementFile(open_envelope(content, key, str(path)), keyid_of(key))
-    if signed:
-        raise FileError(
-            f"{path} is signed",
-            "the issuer's public key is needed to check it",
-            "Give it with --public-key, or check the unsigned statement.json beside it.",
-        )
-    return StatementFile(_parse(content, Path(path)))
-
-
-def _parse(content: bytes, path: Path) -> Statement | Certificate:
-    """What is in a file that was read; what is damaged fails the check, and another file was given by mistake."""
-    try:
-        return parse_document(content, str(path))
-    except FileError as error:
-        if path.suffix in MISTAKEN:
-            raise
-        raise VerificationFailed(error.found, error.required, error.remedy) from error
-
-
 def verify_file(
     path: str | Path,
     public_key: str | Path | None = None,
@@ -251,32 +190,47 @@ def verify_file(
 
     With `require_signature` what nobody has signed fails too. A dossier is checked by itself.
     """
-    opened = open_file(path, public_key, require_signature=require_signature)
-    return opened.document, verify_opened(opened, path, model, dossier)
-
-
-def verify_opened(
-    opened: StatementFile, path: str | Path, model: str | Path | None = None, dossier: str | Path | None = None
-) -> Verdict:
-    """The verdict on a file that is open; `path` is what it is called in messages."""
-    document, by = opened.document, opened.signed_by
+    content = bytes_of_at_most(ENVELOPE_LIMIT, path, "a signed statement")
+    signed, keyid = b'"payloadType"' in content and b'"schema"' not in content[:2000], None
+    if signed and public_key is None:
+        raise FileError(
+            f"{path} is signed",
+            "the issuer's public key is needed to check it",
+            "Give it with --public-key, or check the unsigned statement.json beside it.",
+        )
+    if public_key is not None and signed:
+        key = read_public_key(public_key)
+        document: Statement | Certificate = open_envelope(content, key, str(path))
+        keyid = keyid_of(key)
+    elif public_key is not None or require_signature:
+        raise VerificationFailed(
+            f"{path}: {UNSIGNED}",
+            "a statement signed by its issuer was asked for",
+            "Give the signed one (statement.signed.json), with the issuer's public key; else do not rely on it.",
+        )
+    else:
+        document = _parse(content, path)
     if isinstance(document, Statement):
         verdict = verify_statement(document, model, None if dossier is None else read_dossier(dossier))
     elif dossier is not None:
-        schema = document.content["schema"]
-        raise FileError(f"{path} has schema {schema!r}", "a dossier goes with a statement", "Check the paths.")
+        required(Statement, document, path)
     else:
         verdict = verify(document, model)
-    return Verdict([*([] if by is None else [Check("signature", by, by)]), *verdict], verdict.status, by)
+    of_signature = [] if keyid is None else [Check("signature", keyid, keyid)]
+    return document, Verdict([*of_signature, *verdict], verdict.status, keyid)
 
 
 def read_dossier(path: str | Path) -> Certificate:
     """A dossier that is to be checked: a damaged one fails the check."""
-    document = _parse(bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), Path(path))
-    if isinstance(document, Statement):
-        raise FileError(
-            f"{path} is a statement",
-            "a dossier is needed",
-            "A statement is given first; the dossier is private/dossier.json, which was written with it.",
-        )
-    return document
+    document = _parse(bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), path)
+    return required(Certificate, document, path)
+
+
+def _parse(content: bytes, path: str | Path) -> Statement | Certificate:
+    """What is in a file that was read; what is damaged fails the check, and another file was given by mistake."""
+    try:
+        return parse_document(content, str(path))
+    except FileError as error:
+        if Path(path).suffix in MISTAKEN:
+            raise
+        raise VerificationFailed(error.found, error.required, error.remedy) from error

@@ -12,29 +12,20 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from expunge.bounds.calibration import LADDER, LEVELS, count_levels, mu_for
-from expunge.certificate.claim import STATEMENT_SCHEMA, Fact, Json, ellipsoid_of
+from expunge.certificate.claim import SCHEMA, STATEMENT_SCHEMA, Fact, Json, ellipsoid_of
 from expunge.certificate.derive import bound_named, sentences
-from expunge.certificate.dossier import (
-    SIZE_LIMIT,
-    Certificate,
-    Document,
-    bytes_of_at_most,
-    digest_of,
-    loaded_json,
-    parse_certificate,
-    read_claim,
-)
+from expunge.certificate.dossier import Certificate, Document, digest_of, read_claim
 from expunge.errors import FileError
+from expunge.runtime.files import readable
+from expunge.runtime.memory import require_fits
+from expunge.runtime.strict_json import read_json
 
-KEYS = (
-    *("schema", "status", "epsilon", "delta", "mu", "sigma", "guarantee", "assumptions", "limits", "notes", "bound"),
-    *("distance", "noise", "sizes", "model", "series", "dossier", "software", "created", "digest"),
-)
+SIZE_LIMIT = 10_000_000
 SIZES = ("parameters", "classes", "features")
 PUBLISHED = ("l2", "max_norm", "n_source")  # as the record of the published model has them
-REFERENCE = ("free_bias", "fixed_c", "weighted")  # retraining, where that is not rows alike and l2 on every weight
 MODEL = (  # what is said of a model as the dossier says it, where it does
     *("loss", "bias", "dtype", "record", "encoder", "encoder_trained_on_source"),
     *("preparation", "free_bias", "fixed_c"),
@@ -45,6 +36,7 @@ NOISE = (  # as in the dossier
 )
 SERIES = ("planned", "position", "ledger_head")
 DAY = len("2026-01-31")
+Part = TypeVar("Part", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -142,24 +134,62 @@ def rungs_of(content: Json, choice: str) -> int | None:
     return count_levels(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"])
 
 
+# Reading a file of either part.
+
+
 def read_document(path: str | Path) -> Statement | Certificate:
     """A statement or a dossier from its file."""
-    return parse_document(bytes_of_at_most(SIZE_LIMIT, path, "a statement"), str(Path(path)))
+    return parse_document(bytes_of_at_most(SIZE_LIMIT, path, "a certificate"), str(path))
 
 
 def read_statement(path: str | Path) -> Statement:
     """A statement from its file; refuses what is not one."""
-    document = read_document(path)
-    if not isinstance(document, Statement):
-        raise FileError(
-            f"{path} has schema {document.content['schema']!r}", f"{STATEMENT_SCHEMA} is needed", "Check the path."
-        )
-    return document
+    return required(Statement, read_document(path), path)
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """A dossier from its file; refuses what is not one."""
+    return required(Certificate, read_document(path), path)
+
+
+def required(kind: type[Part], document: Statement | Certificate, path: str | Path) -> Part:
+    """The document, if it is of this kind; refuses the other one."""
+    if isinstance(document, kind):
+        return document
+    raise FileError(
+        f"{path} has schema {document.content['schema']!r}",
+        f"{STATEMENT_SCHEMA if kind is Statement else SCHEMA} is needed",
+        "The statement is statement.json; the dossier is private/dossier.json, which was written with it.",
+    )
 
 
 def parse_document(content: bytes, name: str) -> Statement | Certificate:
-    """A statement or a dossier from the bytes of its file."""
-    loaded = loaded_json(content, name)
-    if isinstance(loaded, dict) and loaded.get("schema") == STATEMENT_SCHEMA:
+    """A statement or a dossier from the bytes of its file: JSON without repeated keys and without NaN."""
+    try:
+        loaded = read_json(content)
+    except (ValueError, RecursionError) as error:
+        raise FileError(
+            f"{name} is not a certificate ({error})",
+            "JSON is needed",
+            "Give statement.json as it was written, and the model with --model.",
+        ) from error
+    schema = loaded.get("schema") if isinstance(loaded, dict) else None
+    if schema == STATEMENT_SCHEMA:
         return Statement(loaded)
-    return parse_certificate(content, name)
+    if schema == SCHEMA:
+        return Certificate(loaded)
+    raise FileError(
+        f"{name} has schema {schema!r}",
+        f"this version verifies {STATEMENT_SCHEMA} and {SCHEMA}",
+        "Use the version of Expunge that wrote it, or a later one.",
+    )
+
+
+def bytes_of_at_most(limit: int, path: str | Path, what: str) -> bytes:
+    """A file's bytes; refuses one that is too large to be what it should be, before it is read."""
+    location = readable(Path(path))
+    size = location.stat().st_size
+    if size > limit:
+        raise FileError(f"{location} has {size:,} bytes", f"{what} has at most {limit:,}", "Check the path.")
+    require_fits(size, location, "the certificate")
+    return location.read_bytes()

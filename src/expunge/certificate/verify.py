@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from expunge.certificate.claim import SCHEMA
 from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.certificate.rules import (
-    DERIVED,
     FACTS,
+    FOLLOWING,
     FOLLOWS,
     LINKS,
     OF_MODEL,
@@ -23,15 +22,13 @@ from expunge.certificate.rules import (
     PUBLISHED_MODEL,
     STATEMENT,
     UNREADABLE,
-    WORDS,
     Check,
     Inspection,
     require_passed,
     run,
-    shown,
 )
 from expunge.certificate.statement import Statement, statement_of
-from expunge.errors import FileError, InputError, VerificationFailed
+from expunge.errors import InputError, VerificationFailed
 from expunge.record import loss_named, parse_published, published_bytes
 
 CONSISTENT, AUTHENTICATED, FAILED = "consistent", "authenticated", "failed"  # what checking can come to
@@ -108,10 +105,9 @@ def checks(dossier: Certificate, prefix: str = "") -> list[Check]:
     def check() -> list[Check]:
         compared = [Check(prefix + "digest", content["digest"], digest_of(content))]
         seen = Inspection(content, read_claim(content))
-        for rules, about in ((WORDS, POSSIBLE), (FACTS, POSSIBLE), (DERIVED, FOLLOWS)):
-            if all(check.passed for check in compared[1:]):
-                compared += run(rules, seen, about, prefix)
-        return compared
+        facts = run(FACTS, seen, POSSIBLE, prefix)
+        possible = all(check.passed for check in facts)
+        return compared + facts + (run(FOLLOWING, seen, FOLLOWS, prefix) if possible else [])
 
     return read("certificate", check)
 
@@ -119,13 +115,8 @@ def checks(dossier: Certificate, prefix: str = "") -> list[Check]:
 def statement_checks(statement: Statement) -> list[Check]:
     """Everything that can be recomputed from the statement alone."""
     content = statement.content
-    return read(
-        "statement",
-        lambda: [
-            Check("digest", content["digest"], digest_of(content)),
-            *run(STATEMENT, Inspection(content, read_claim(content, public=True)), FOLLOWS),
-        ],
-    )
+    digest = read("statement", lambda: Check("digest", content["digest"], digest_of(content)))
+    return [digest, *run(STATEMENT, _seen(statement), FOLLOWS)]
 
 
 def model_checks(statement: Statement, path: str | Path) -> list[Check]:
@@ -143,23 +134,19 @@ def model_checks(statement: Statement, path: str | Path) -> list[Check]:
         model = parse_published(found, location, loss)
     except InputError as damaged:
         return [*compared, Check("the model's file is whole", False, True, damaged.found, OF_MODEL)]
-    seen = read("statement", lambda: Inspection(content, read_claim(content, public=True), model))
-    return compared + run(PUBLISHED_MODEL, seen, OF_MODEL)
+    return compared + run(PUBLISHED_MODEL, _seen(statement, model=model), OF_MODEL)
 
 
 def dossier_checks(statement: Statement, dossier: Certificate) -> list[Check]:
     """For the auditor: the dossier itself, and that the statement is its public part, keyed digests included."""
-    if dossier.content["schema"] != SCHEMA:
-        raise FileError(
-            f"the dossier has schema {shown(dossier.content['schema'])}",
-            f"{SCHEMA} is needed",
-            "Check the path.",
-        )
-    compared = checks(dossier, "dossier: ")
-    claim = read("statement", lambda: read_claim(statement.content, public=True))
-    seen = Inspection(statement.content, claim, dossier=dossier)
+    compared, seen = checks(dossier, "dossier: "), _seen(statement, dossier=dossier)
     read("dossier", lambda: seen.made)
     return compared + run(LINKS, seen, FOLLOWS)
+
+
+def _seen(statement: Statement, **beside: Any) -> Inspection:
+    content = statement.content
+    return read("statement", lambda: Inspection(content, read_claim(content, public=True), **beside))
 
 
 def read(what: str, reading: Callable[[], Reading]) -> Reading:

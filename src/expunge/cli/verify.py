@@ -126,12 +126,11 @@ def verify(
     expunge verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json
                    --deposit model.deposit --deposit-after result/private/model.deposit --forget forget.npz
     """
-    from expunge.certificate.sign import open_file, verify_opened
+    from expunge.certificate.sign import verify_file
     from expunge.errors import VerificationFailed
 
     try:
-        opened = open_file(statement, public_key, require_signature=require_signature)
-        verdict = verify_opened(opened, statement, model, dossier)
+        document, verdict = verify_file(statement, public_key, model, dossier, require_signature=require_signature)
         verdict += deposits.check(dossier, model)
     except VerificationFailed as failed:
         if out.quiet:  # --json says it whole
@@ -145,7 +144,7 @@ def verify(
         "forgotten_checked": deposits.forget is not None,
         "signature_checked": verdict.signed_by is not None,
     }
-    _print_verdict(opened.document, verdict, verbose)
+    _print_verdict(document, verdict, verbose)
     return {
         "verdict": verdict.word,
         "verdict_means": verdict.sentence,

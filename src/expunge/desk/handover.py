@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expunge.certificate.dossier import Certificate, read_certificate
+from expunge.certificate.dossier import Certificate
 from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
-from expunge.certificate.statement import Statement, read_statement
+from expunge.certificate.statement import Statement, read_certificate, read_statement
 from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Json, now

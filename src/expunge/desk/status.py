@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from expunge.bounds.calibration import deletions_left, models_left
-from expunge.certificate.dossier import SIZE_LIMIT, Certificate, parse_certificate
-from expunge.certificate.statement import Statement, committed_head, parse_document
+from expunge.certificate.dossier import Certificate
+from expunge.certificate.statement import SIZE_LIMIT, Statement, committed_head, parse_document, required
 from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import (
@@ -353,7 +353,7 @@ def read_dossier(layout: Layout, number: int, digest: str) -> Certificate:
         raise VerificationFailed(
             f"{path} is not the dossier that was written", "its digest is in the ledger", "Do not rely on it."
         )
-    return parse_certificate(content, str(path))
+    return required(Certificate, parse_document(content, str(path)), path)
 
 
 def at_hand(path: Path) -> bool:

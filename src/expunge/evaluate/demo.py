@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from expunge.certificate.dossier import read_certificate
 from expunge.certificate.rules import Check
-from expunge.certificate.statement import read_statement
+from expunge.certificate.statement import read_certificate, read_statement
 from expunge.certificate.verify import verify_statement
 from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers

@@ -16,7 +16,7 @@ from scipy import stats
 from exact_delta import true_delta
 from expunge import noise
 from expunge.bounds import Ball, Region
-from expunge.bounds.calibration import Scale, delta_of, epsilon_for, mu_for, sigma_classical, sigma_for
+from expunge.bounds.calibration import Scale, delta_of, mu_for, sigma_classical, sigma_for, smallest_epsilon
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.sampling import Tail
 from expunge.errors import ModelError
@@ -27,9 +27,7 @@ from expunge.noise import (
     calibrated,
     delta_at,
     effective,
-    epsilon_hiding,
     grid_exponent,
-    needed,
     public_grid,
     published,
     rounded_gaussian,
@@ -650,26 +648,6 @@ def test_a_region_with_a_tail() -> None:
     assert delta_at(plain, 1.0, 1e-5, 0.5) == delta_of(1.0, plain.radius / 0.5)
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 200.0])
-def test_the_epsilon_of_a_scale_is_the_one_that_needs_it(epsilon: float) -> None:
-    terms, tail, delta = {"solver": 0.3, "sampling": 0.0}, Tail(1.0, 0.5, 0.01, 0.1, 200, 300), 1e-4
-    region = Region("residual", terms, tail=tail)
-    scale = needed(region, epsilon, delta)
-    found = epsilon_hiding(region, delta, scale)
-    assert found == pytest.approx(epsilon, rel=1e-6)
-    assert delta_at(region, found, delta, scale) <= delta < delta_at(region, found * (1 - 1e-6), delta, scale)
-    # what the tail amounts to at one epsilon is not what it amounts to at another
-    elsewhere = effective(region, 0.01, delta, needed(region, 0.01, delta))
-    assert epsilon_hiding(elsewhere, delta, scale) == epsilon_for(delta, elsewhere.radius / scale)
-    assert epsilon_for(delta, elsewhere.radius / scale) < 0.99 * epsilon
-
-
-def test_the_ends_of_that_epsilon() -> None:
-    tail = Tail(1.0, 0.5, 0.01)
-    assert epsilon_hiding(Region("residual", {"solver": 0.3}, tail=tail), 1e-4, 1e9) == 0.0
-    assert epsilon_hiding(Region("residual", {"solver": math.inf}, tail=tail), 1e-4, 1.0) == math.inf
-
-
 # Grids of published noise, and of shapes ---------------------------------------------------------------------------
 
 
@@ -771,20 +749,8 @@ def test_what_noise_under_a_key_belongs_to_byte_for_byte():
     assert Noise(0.5, -2, Ball(4)).centre(values) == struct.pack("<dq4q", 0.5, -2, 1, -5, 8, 0)
 
 
-def test_an_epsilon_that_reaches_delta_exactly_is_enough(monkeypatch):
-    class Step:
-        """In the place of the average: the target from 3 on."""
-
-        @staticmethod
-        def of(radius, tail, delta):
-            return Step()
-
-        def at(self, epsilon, scale):
-            return 1e-4 if epsilon >= 3.0 else 1.0
-
-    monkeypatch.setattr(noise, "AveragedDelta", Step)
-    region = Region("residual", {"solver": 0.3}, tail=Tail(1.0, 0.5, 0.01))
-    assert epsilon_hiding(region, 1e-4, 1.0) == pytest.approx(3.0 * (1 + 1e-9), rel=1e-12)
+def test_an_epsilon_that_is_just_enough_is_found():
+    assert smallest_epsilon(lambda epsilon: epsilon >= 3.0) == pytest.approx(3.0 * (1 + 1e-9), rel=1e-12)
 
 
 def test_a_rung_that_is_just_enough_is_taken():

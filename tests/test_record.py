@@ -14,7 +14,7 @@ from expunge import ModelError, train
 from expunge.model import read_model
 from expunge.record import LOSSES, Loss, TrainingRecord, names_problem, one_digit, prepared_by
 
-OURS, OTHER = "a" * 64, "b" * 64
+OURS = "a" * 64
 
 
 def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,18 +36,16 @@ def test_the_record_keeps_it_and_reads_it_back(model: object, tmp_path: Path) ->
     found, _ = read_model(tmp_path / "m.safetensors")
     assert found.record == model.record
     assert found.record.encoder == OURS
-    assert '"schema": "expunge/record/2"' in model.record.to_json()
 
 
-def test_a_record_without_encoder_is_written_as_before() -> None:
+def test_what_is_not_known_is_not_written() -> None:
     text = train(X, Y, l2=0.1, max_norm=1).record.to_json()
-    assert '"schema": "expunge/record/1"' in text
-    assert "encoder" not in text
+    assert set(json.loads(text)) & {"encoder", "table", "fixed_c", "norm_measured"} == set()
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"expunge/record/2"', '"expunge/record/1"'), (f'"{OURS}"', '"A"'), (f'"{OURS}"', "null"), (f'"{OURS}"', "7")],
+    [('"expunge/record/1"', '"expunge/record/2"'), (f'"{OURS}"', '"A"'), (f'"{OURS}"', "7"), ('"encoder"', '"coder"')],
 )
 def test_an_impossible_record_is_refused(model: object, old: str, new: str) -> None:
     with pytest.raises(ModelError):
@@ -74,14 +72,8 @@ PREPARED = TrainingRecord(
 )  # fmt: skip
 
 
-def test_a_table_is_kept_in_a_schema_of_its_own() -> None:
-    text = PREPARED.to_json()
-    assert json.loads(text)["schema"] == "expunge/record/4"
-    assert TrainingRecord.from_json(text, "r") == PREPARED
-    assert json.loads(replace(PREPARED, table=None).to_json())["schema"] == "expunge/record/3"
-    older = json.dumps({**json.loads(text), "schema": "expunge/record/3"})
-    with pytest.raises(ModelError, match="lacks or adds table"):
-        TrainingRecord.from_json(older, "r")
+def test_a_table_is_read_back() -> None:
+    assert TrainingRecord.from_json(PREPARED.to_json(), "r") == PREPARED
 
 
 def changed(path: str, value: object) -> dict:
@@ -98,21 +90,17 @@ def changed(path: str, value: object) -> dict:
     ("path", "value"),
     [
         ("columns.0.scale", 0.0),
-        ("columns.0.scale", -1.0),
         ("columns.0.mean", 1),
         ("columns.0.mean", "41"),
         ("columns.0.kind", "category"),
-        ("columns.1.kind", "number"),
         ("columns.0.column", "income"),
         ("columns.0.column", "job"),
-        ("columns.1.values", ["worker"]),
         ("columns.1.values", [3]),
         ("columns.1.other", False),
         ("columns.1.code", "import os"),
         ("columns", []),
         ("label", "age"),
         ("label", None),
-        ("names", [1]),
         ("dropped", [{"column": "id"}]),
         ("dropped", [{"column": "age", "reason": "twice"}]),
         ("text_labels", 1),

@@ -25,11 +25,9 @@ from expunge.bounds.calibration import (
     Scale,
     averaged_sigma,
     delta_of,
-    epsilon_for,
     level_above,
     mu_for,
     sigma_for,
-    smallest_epsilon,
 )
 from expunge.bounds.region import DRAWING, GRID, ROUND_UP, Region, Shape
 from expunge.errors import ModelError
@@ -44,14 +42,6 @@ GRID_COST = 2.0**-10  # of the scale: the most that rounding to a published grid
 
 RandomBytes = Callable[[int], bytes]
 KeyedSource = Callable[[bytes], RandomBytes]  # the random bytes that belong to what they are added to
-
-
-def epsilon_hiding(region: Region, delta: float, scale: float) -> float:
-    """The smallest epsilon at which noise of this scale hides where in the region the retrained weights are."""
-    if region.tail is None:
-        return epsilon_for(delta, region.radius / scale)
-    averaged = AveragedDelta.of(region.radius, region.tail, delta)
-    return smallest_epsilon(lambda epsilon: averaged.at(epsilon, scale) <= delta)
 
 
 def grid_exponent(sigma: float) -> int:

@@ -17,15 +17,11 @@ from expunge.errors import ModelError, OptionError
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import StoredTensor, stored_tensors
 from expunge.runtime.strict_json import is_digest, read_json
-from expunge.runtime.values import LARGEST, SMALLEST, positive
+from expunge.runtime.values import LARGEST, SMALLEST
 
-# What a model says of its training, and what a certificate has to know of its loss. Nothing here knows torch --------
+# What a model says of its training, and what a certificate has to know of its loss -----------------------------------
 
 RECORD_SCHEMA = "expunge/record/1"
-ENCODER_SCHEMA = "expunge/record/2"  # as 1, with the encoder the features came from
-NAMES_SCHEMA = "expunge/record/3"  # what its columns are called, and whether its encoder was trained on the source
-TABLE_SCHEMA = "expunge/record/4"  # as 3, with how the columns of a table became features
-RECORD_SCHEMAS = (RECORD_SCHEMA, ENCODER_SCHEMA, NAMES_SCHEMA, TABLE_SCHEMA)
 OPTIONAL = (
     *("encoder", "encoder_trained", "features", "free_bias", "fixed_c", "preparation", "class_weights", "table"),
     "norm_measured",
@@ -38,6 +34,7 @@ CLASS_WEIGHT = "class_weight"  # named like a step, where weights of classes wer
 MOST_STEPS = 100  # of a pipeline, that are named
 OTHER = "(other)"  # the feature of the rare values of a category
 METADATA_KEY = "expunge"
+ORIGINAL = "Use the original model as it was written, or a bare one with the facts of its training as they were."
 MOST_ROWS = 2**53  # beyond this a count is no longer exact in float64
 MOST_NAMES, LONGEST_NAME, ALL_NAMES = 200_000, 300, 10_000_000  # columns; characters of one, and of all together
 HESSIAN_LIPSCHITZ_FACTOR = math.sqrt(2.0) / (3.0 * math.sqrt(3.0))
@@ -151,8 +148,7 @@ class TrainingRecord:
     steps of a pipeline (`prepared_by`); None where there was none. `class_weights`: how much a row of each class
     counts, the largest being 1, as fixed at training.
     `table`: how the columns of a table became features (rows/preparation.py), as plain JSON. `norm_measured`: the norm
-    bound was taken from the rows, so that none had to be scaled, and is not published. A record is written in the
-    oldest schema that holds what it says.
+    bound was taken from the rows, so that none had to be scaled, and is not published.
     """
 
     n_source: int
@@ -183,19 +179,7 @@ class TrainingRecord:
         return math.sqrt(self.max_norm**2 + 1.0) if self.bias else self.max_norm
 
     def to_json(self) -> str:
-        older = RECORD_SCHEMA if self.encoder is None else ENCODER_SCHEMA
-        newer = (
-            self.features,
-            self.encoder_trained,
-            self.free_bias,
-            self.fixed_c,
-            self.preparation,
-            self.class_weights,
-            self.norm_measured,
-        )
-        schema = older if all(fact is None for fact in newer) else NAMES_SCHEMA
-        schema = schema if self.table is None else TABLE_SCHEMA
-        return json.dumps({"schema": schema, **self.facts()}, sort_keys=True, allow_nan=False)
+        return json.dumps({"schema": RECORD_SCHEMA, **self.facts()}, sort_keys=True, allow_nan=False)
 
     def facts(self) -> dict[str, Any]:
         """What the record says, as it is written."""
@@ -205,92 +189,70 @@ class TrainingRecord:
     @staticmethod
     def from_json(text: str, name: str) -> TrainingRecord:
         """Read a record back, refusing what does not make sense."""
-        remedy = (
-            "The file was changed after it was written; use the original, "
-            "or declare the facts as options for a bare model."
-        )
+        name = f"{name}: the training record"
         try:
             content = read_json(text)
         except (ValueError, RecursionError) as error:
-            raise ModelError(
-                f"{name}: the training record is not JSON ({error})", "a whole record is needed", remedy
-            ) from error
+            raise ModelError(f"{name} is not JSON ({error})", "a whole record is needed", ORIGINAL) from error
         schema = content.pop("schema", None) if isinstance(content, dict) else None
-        if schema not in RECORD_SCHEMAS:
-            raise ModelError(
-                f"{name}: the training record has schema {schema!r}",
-                f"{', '.join(RECORD_SCHEMAS)} are understood",
-                remedy,
-            )
+        if schema != RECORD_SCHEMA:
+            raise ModelError(f"{name} has schema {schema!r}", f"{RECORD_SCHEMA} is understood", ORIGINAL)
         row_bound = content.pop("row_bound", None)
-        odd = ", ".join(sorted(set(content) ^ _expected(schema, content)))
+        always = set(TrainingRecord.__dataclass_fields__) - set(OPTIONAL)
+        odd = ", ".join(sorted(set(content) ^ (always | (set(OPTIONAL) & set(content)))))
         if odd:
-            raise ModelError(
-                f"{name}: the training record lacks or adds {odd}",
-                "its facts must be possible, under the keys of its schema",
-                remedy,
-            )
-        problem = next((f"{key} {content[key]!r}" for key in LISTS if not _listed(content.get(key), key)), None)
-        if problem is None:
-            lists = {key: content[key] for key in LISTS if content.get(key) is not None}
-            record = TrainingRecord(**content | {key: tuple(value) for key, value in lists.items()})
-            problem = next(record._problems(schema), None)
-            if problem is None and row_bound != record.row_bound:
-                problem = f"row_bound {row_bound!r}"
-        if problem is not None:
-            raise ModelError(f"{name}: the training record says {problem}", "its facts must be possible", remedy)
+            raise ModelError(f"{name} lacks or adds {odd}", "the keys of its schema are needed", ORIGINAL)
+        for key in LISTS:
+            value = content.get(key)
+            if not isinstance(value, list) and (value is not None or key == "classes"):
+                raise ModelError(f"{name} says {key} {value!r}", "a list is needed", ORIGINAL)
+        lists = {key: tuple(content[key]) for key in LISTS if content.get(key) is not None}
+        record = TrainingRecord(**content | lists).check(name)
+        if row_bound != record.row_bound:
+            raise ModelError(f"{name} says row_bound {row_bound!r}", "its facts must be possible", ORIGINAL)
         return record
 
-    def _problems(self, schema: str) -> Iterator[str]:
+    def check(self, name: str = "the model's record") -> TrainingRecord:
+        """The record itself; refuses one whose facts cannot be."""
+        for problem in self._problems():
+            raise ModelError(f"{name} says {problem}", "its facts must be possible", ORIGINAL)
+        return self
+
+    def _problems(self) -> Iterator[str]:
         """The facts that cannot be, one at a time: a later one may only be looked at if those before it are sound."""
-        yield from self._problems_of_rows(schema)
+        counts, weights, classes = self.class_counts, self.class_weights, self.classes
         if type(self.n_source) is not int or not 1 <= self.n_source <= MOST_ROWS:
-            yield f"n_source {self.n_source!r}"
+            yield f"n_source {self.n_source!r} (a whole number from 1 to 2^53 is needed)"
         if not isinstance(self.loss, str) or self.loss not in LOSSES or not LOSSES[self.loss].convex:
             yield f"loss {self.loss!r}"
-        if not is_digest(self.weights_sha256):
-            yield f"weights_sha256 {self.weights_sha256!r}"
-        if not _positive(self.l2):
-            yield f"l2 {self.l2!r}"
-        if not _positive(self.max_norm):
-            yield f"max_norm {self.max_norm!r}"
-        if type(self.bias) is not bool or type(self.noised) is not bool:
-            yield f"bias {self.bias!r}, noised {self.noised!r}"
-        if self.residual is not None and not (type(self.residual) is float and 0 <= self.residual < math.inf):
-            yield f"residual {self.residual!r}"
+        for name in ("l2", "max_norm") if self.fixed_c is None else ("l2", "max_norm", "fixed_c"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not SMALLEST <= value <= LARGEST:
+                yield f"{name} {value!r}"
+        for name, possible in (
+            ("weights_sha256", is_digest(self.weights_sha256)),
+            ("bias", type(self.bias) is bool),
+            ("noised", type(self.noised) is bool),
+            ("residual", self.residual is None or (type(self.residual) is float and 0 <= self.residual < math.inf)),
+            ("provenance", self.provenance in ("measured", "declared")),
+            ("rows_dtype", self.rows_dtype in ("float64", "float32")),
+            ("free_bias", self.free_bias is None or (self.free_bias is True and self.bias)),
+            ("norm_measured", self.norm_measured is None or self.norm_measured is True),
+            ("preparation", self.preparation is None or prepared_by(self.preparation) is not None),
+            ("encoder", self.encoder is None or is_digest(self.encoder)),
+            ("classes", len(set(classes)) == len(classes) > 1 and all(type(c) in (int, str) for c in classes)),
+            ("class_weights", weights is None or are_class_weights(weights, len(classes))),
+        ):
+            if not possible:
+                yield f"{name} {getattr(self, name)!r}"
         if self.residual is None and not self.noised:
             yield "no residual"
-        if self.provenance not in ("measured", "declared") or self.rows_dtype not in ("float64", "float32"):
-            yield f"provenance {self.provenance!r}, rows_dtype {self.rows_dtype!r}"
-        if (
-            len(self.classes) < 2
-            or len(set(self.classes)) != len(self.classes)
-            or not all(type(c) in (int, str) for c in self.classes)
-        ):
-            yield f"classes {self.classes!r}"
-        counts = self.class_counts
         if counts is not None and (
-            len(counts) != len(self.classes)
+            len(counts) != len(classes)
             or not all(type(c) is int and c >= 0 for c in counts)
             or sum(counts) != self.n_source
         ):
             yield f"class counts {counts!r} of {self.n_source} rows"
-
-    def _problems_of_rows(self, schema: str) -> Iterator[str]:
-        """The same, of what the rows were made by and called, and of what is regularised."""
-        if self.free_bias is not None and not (self.free_bias is True and self.bias):
-            yield f"free_bias {self.free_bias!r}"
-        if self.norm_measured is not None and self.norm_measured is not True:
-            yield f"norm_measured {self.norm_measured!r}"
-        if self.fixed_c is not None and not _positive(self.fixed_c):
-            yield f"fixed_c {self.fixed_c!r}"
-        if self.preparation is not None and prepared_by(self.preparation) is None:
-            yield f"preparation {self.preparation!r}"
-        weights = self.class_weights
-        if weights is not None and not are_class_weights(weights, len(self.classes)):
-            yield f"class_weights {weights!r}"
-        if (schema == ENCODER_SCHEMA or self.encoder is not None) and not is_digest(self.encoder):
-            yield f"encoder {self.encoder!r}"
         if self.encoder_trained is not None and (self.encoder is None or self.encoder_trained not in TRAINED_ON_SOURCE):
             yield f"encoder_trained {self.encoder_trained!r}"
         if self.features is not None and (problem := names_problem(self.features)) is not None:
@@ -343,30 +305,7 @@ def are_class_weights(weights: Sequence[object], n_classes: int) -> bool:
     return possible and len(weights) == n_classes
 
 
-def require_range(record: TrainingRecord) -> None:
-    """Refuse an l2 or a norm bound whose powers leave float64, as a file with them is refused."""
-    for name in ("l2", "max_norm"):
-        positive(getattr(record, name), f"{name} of the model's record", "Scale the features, and train again.")
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and SMALLEST <= value <= LARGEST
-
-
 LISTS = ("classes", "class_counts", "features", "class_weights")
-
-
-def _listed(value: object, key: str) -> bool:
-    return isinstance(value, list) or (value is None and key != "classes")
-
-
-def _expected(schema: str, content: dict[str, Any]) -> set[str]:
-    """The keys of a record: those that every one has, and those its schema has or may have."""
-    always = set(TrainingRecord.__dataclass_fields__) - set(OPTIONAL)
-    if schema in (NAMES_SCHEMA, TABLE_SCHEMA):
-        known = set(OPTIONAL) if schema == TABLE_SCHEMA else set(OPTIONAL) - {"table"}
-        return always | (known & set(content))
-    return always | ({"encoder"} if schema == ENCODER_SCHEMA else set())
 
 
 TABLE = {"label": str, "text_labels": bool, "names": list, "columns": list, "dropped": list, "coarse": dict}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +18,17 @@ import expunge
 from asking import asked
 from class_shift import shifted_problem
 from expunge import train, unlearn
+from expunge.certificate.claim import PublicNote
 from expunge.cli import main
 from expunge.desk import Policy, accept, create_desk
+from expunge.distance import Distance
 from expunge.errors import DataError, OptionError, UselessModel
 from expunge.evaluate.plan import plan
 from expunge.heads import Rows
 from expunge.heads.rows import scaling_of
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord
-from expunge.request.sets import column_notes, matched_rows, refuse_squashed
+from expunge.request.sets import column_notes, refuse_squashed, survey, survey_notes, weighted_rows
 from expunge.rows import EncodedRows
 from expunge.rows.features import bound_rows
 from expunge.rows.streams import Form, StreamedRows, stream
@@ -52,10 +56,10 @@ def test_a_class_with_too_few_surrogate_rows_is_refused() -> None:
     model = train(X, y, l2=0.01, max_norm=1.0, force=True)
     S, sy = rng.normal(size=(401, 4)) / 3, (np.arange(401) > 0).astype(int)
     given = {"epsilon": 1.0, "delta": 1e-4, "match_classes": True, "force": True}
-    with pytest.raises(DataError, match="count as few as 1"):
+    with pytest.raises(DataError, match="count as few as 1:"):
         asked(model, (X[5:9], y[5:9]), (S, sy), distance="same", **given)
     # 5 rows for 99.9 % of the source: 400 rows, of which 5 count
-    with pytest.raises(DataError, match="count as few as 5"):
+    with pytest.raises(DataError, match="count as few as 5:"):
         asked(model, (X[5:9], y[5:9]), (S[:400], (np.arange(400) >= 5).astype(int)), distance="chi2:0.1", **given)
 
 
@@ -81,10 +85,11 @@ def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
 def test_more_rows_of_a_class_than_there_were_leave_nothing_to_match_to() -> None:
     model, X, y, _, _ = shifted_problem(3)
     assert model.record is not None
-    rows = Rows(torch.tensor(X), torch.tensor(y))
+    rows, matched = Rows(torch.tensor(X), torch.tensor(y)), Distance("same", 0.0, matched=True)
     with pytest.raises(DataError, match="than the source had"):
-        matched_rows(rows, replace(model.record, class_counts=(301, 300, -1)), labelled=True)
-    assert matched_rows(rows, replace(model.record, class_counts=(300, 300, 0)), labelled=True).largest_weight > 0.0
+        weighted_rows(rows, replace(model.record, class_counts=(301, 300, -1)), matched, True)
+    left = replace(model.record, class_counts=(300, 300, 0))
+    assert weighted_rows(rows, left, matched, True).largest_weight > 0.0
 
 
 NAMES = ("a", "b")
@@ -218,15 +223,15 @@ X, Y = digits()
 SOURCE, REST = slice(0, 500), slice(500, None)
 
 
-@pytest.fixture(scope="module", params=["softmax", "ridge"])
-def model(request: pytest.FixtureRequest) -> LinearModel:
-    return train(X[SOURCE], Y[SOURCE], l2=1e-3, max_norm=1, loss=request.param)
+@pytest.fixture(scope="module")
+def model() -> LinearModel:
+    return train(X[SOURCE], Y[SOURCE], l2=1e-3, max_norm=1)
 
 
 def test_the_class_is_gone_and_the_others_stay(model: LinearModel) -> None:
     source = (X[SOURCE], Y[SOURCE])
     result = unlearn(model, source, source, forget_class=0, distance="source", **OPTIONS)
-    retrained = train(X[SOURCE][Y[SOURCE] > 0], Y[SOURCE][Y[SOURCE] > 0], l2=1e-3, max_norm=1, loss=model.record.loss)
+    retrained = train(X[SOURCE][Y[SOURCE] > 0], Y[SOURCE][Y[SOURCE] > 0], l2=1e-3, max_norm=1)
     answers = result.model.predict(X[REST])
     assert result.model.weight.shape == model.weight.shape
     assert np.mean(answers[Y[REST] == 0] == 0) < 0.1
@@ -248,20 +253,16 @@ def test_the_certificate_says_what_becomes_of_the_class(model: LinearModel) -> N
 
 
 def test_not_all_rows_of_the_class(model: LinearModel) -> None:
-    with pytest.raises(DataError, match="only with all of them"):
-        unlearn(model, (X[:400], Y[:400]), (X[REST], Y[REST]), forget_class=1, distance="same", **OPTIONS)
-    with pytest.raises(OptionError, match="the classes are 0, 1, 2, 3"):
-        unlearn(model, (X[SOURCE], Y[SOURCE]), (X[REST], Y[REST]), forget_class=7, distance="same", **OPTIONS)
-    others = Y[SOURCE] != 1
-    with pytest.raises(DataError, match="no rows of class 1"):
-        unlearn(
-            model,
-            (X[SOURCE][others], Y[SOURCE][others]),
-            (X[REST], Y[REST]),
-            forget_class=1,
-            distance="same",
-            **OPTIONS,
-        )
+    few = Y[:450] != 1
+    for forget_class, rows, error, words in (
+        (1, slice(0, 400), DataError, "only with all of them"),
+        (7, SOURCE, OptionError, "the classes are 0, 1, 2, 3"),
+        (1, np.flatnonzero(few), DataError, "no rows of class 1"),
+    ):
+        with pytest.raises(error, match=words):
+            unlearn(
+                model, (X[rows], Y[rows]), (X[REST], Y[REST]), forget_class=forget_class, distance="same", **OPTIONS
+            )
 
 
 def test_part_of_a_class_is_no_class(model: LinearModel) -> None:
@@ -269,10 +270,9 @@ def test_part_of_a_class_is_no_class(model: LinearModel) -> None:
     assert not [note for note in notes if "every row" in note]
 
 
-@pytest.mark.parametrize("names", [False, True])
-def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: bool) -> None:
+def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    labels = np.array(["zero", "one", "two", "three"])[Y] if names else Y
+    labels = np.array(["zero", "one", "two", "three"])[Y]
     np.savez("source.npz", X=X[SOURCE], y=labels[SOURCE])
     np.savez("surrogate.npz", X=X[REST], y=labels[REST])
 
@@ -282,12 +282,120 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         return json.loads(result.stdout)
 
     run("train --data source.npz --l2 1e-2 --max-norm 1 --out model.safetensors")
-    given = "unlearn --model model.safetensors --forget source.npz --surrogate surrogate.npz --epsilon 9 --delta 1e-3 --force"
-    done = run(f"{given} --forget-class {'three' if names else 3} --distance same --out result")
+    given = "--model model.safetensors --forget source.npz --surrogate surrogate.npz --epsilon 9 --delta 1e-3"
+    asked = f"{given} --forget-class three --distance same"
+    run(f"unlearn {asked} --force --out result")
     dossier = json.loads((tmp_path / "result" / "private" / "dossier.json").read_text())
     assert dossier["sizes"]["n_forget"] == int((Y[SOURCE] == 3).sum())
-    run("verify result/statement.json --model result/model.safetensors")
-    planned = given.replace("unlearn", "plan").replace(" --force", "")
-    foreseen = run(f"{planned} --forget-class {'three' if names else 3} --distance same")
-    assert foreseen["n_forget"] == dossier["sizes"]["n_forget"]
-    assert foreseen["outlooks"][0]["sigma"] == pytest.approx(done["statement"]["sigma"], rel=0.2)
+    assert run(f"plan {asked}")["n_forget"] == dossier["sizes"]["n_forget"]
+
+
+# Looked over once ----------------------------------------------------------------------------------------------------
+
+SAME, THE_SOURCE, BETWEEN = Distance("same", 0.0), Distance("source", 0.0), Distance("chi2", 0.1, "samples")
+
+
+def rows(features: Any, labels: Any) -> Rows:
+    return Rows(torch.tensor(features, dtype=torch.float64), torch.tensor(labels, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_what_loops_over_rows_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two small whole numbers: many repeats, within a set and across, under labels equal and not; -0 is 0."""
+    monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 7 * 2 * 8)
+    rng = np.random.default_rng(seed)
+    U, S = (rng.integers(-1, 2, (count, 2)) * np.where(rng.random((count, 1)) < 0.5, -1.0, 1.0) for count in (6, 40))
+    u, s = rng.integers(0, 3, 6), rng.integers(0, 3, 40)
+    found = survey(rows(U, u), rows(S, s), 3, BETWEEN)
+    there = Counter((tuple(row + 0.0), int(label)) for row, label in zip(S, s, strict=True))
+    asked = Counter((tuple(row + 0.0), int(label)) for row, label in zip(U, u, strict=True))
+    assert found.counts == tuple(np.bincount(s, minlength=3))
+    assert found.repeated == len(U) - len({tuple(row + 0.0) for row in U})
+    assert found.shared == sum(any((row == other).all() for other in S) for row in U)
+    assert found.lacking == sum(max(0, count - there[key]) for key, count in asked.items())
+
+
+@pytest.fixture(scope="module")
+def six() -> TrainingRecord:
+    """Four rows of class 0, two of class 1."""
+    X = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    found = train(X, [0, 0, 0, 0, 1, 1], l2=0.1, max_norm=2.0).record
+    assert found is not None
+    return found
+
+
+def surveyed(
+    forget: Rows,
+    surrogate: Rows,
+    six: TrainingRecord,
+    distance: Distance = SAME,
+    labelled: bool = True,
+    force: bool = False,
+) -> Any:
+    seen = survey(forget, surrogate, 2, distance)
+    return survey_notes(forget, surrogate, seen, six, distance, has_labels=labelled, force=force)
+
+
+def test_what_is_odd_is_remarked_on(six: TrainingRecord) -> None:
+    forget, surrogate = rows([[1, 0], [1, 0], [0, 1]], [0, 0, 1]), rows([[0, 1], [0.5, 0.5]], [0, 0])
+    unknown = replace(six, class_counts=None)
+    assert surveyed(forget, surrogate, unknown) == (
+        "1 of 3 forget rows are repeats of another; each was counted as one training row",
+        "the surrogate has no row of class 1",
+        "1 of 3 forget rows are also in the surrogate; it should hold none of them",
+    )
+    assert surveyed(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 1]), six) == ()
+    assert surveyed(rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 0]), six, labelled=False) == ()
+
+
+def test_a_class_that_the_declared_distance_says_is_there_is_refused_or_told(six: TrainingRecord) -> None:
+    """Of the five rows that are left two are of class 1, and the surrogate has none of them."""
+    forget, surrogate = rows([[1, 0]], [0]), rows([[0, 1], [0.5, 0.5]], [0, 0])
+    declared = (SAME, Distance("chi2", 1.0), Distance("kl", 1.0), Distance("tv", 0.39), Distance("tv", 0.3, "samples"))
+    for distance in declared:
+        with pytest.raises(UselessModel, match=r"no row of class 1, of which 2 of 5 retained rows are \(40 %\)"):
+            surveyed(forget, surrogate, six, distance)
+        (said,) = surveyed(forget, surrogate, six, distance, force=True)
+        assert said.startswith("FORCED: the surrogate has no row of class 1, of which rows are retained")
+        assert said.endswith(f"{distance}, says that such rows are there, so it may be false")
+        # whoever reads the statement is told, but not how many rows are left of which class
+        assert isinstance(said, PublicNote)
+    # a total variation of two rows in five covers them; a class that goes whole is not retained
+    assert surveyed(forget, surrogate, six, Distance("tv", 0.4)) == ("the surrogate has no row of class 1",)
+    both = rows([[0, 1], [0.1, 0.9]], [1, 1])
+    assert "the surrogate has no row of class 1" in surveyed(both, surrogate, six)
+
+
+def test_more_rows_of_a_class_than_there_were_are_refused(six: TrainingRecord) -> None:
+    three = rows([[0, 1], [0.1, 0.9], [0.2, 0.8]], [1, 1, 1])
+    with pytest.raises(DataError, match="rows of class 1 are to be forgotten, 1 more than the source had"):
+        surveyed(three, rows([[1, 0]], [0]), six)
+    surveyed(three, rows([[1, 0]], [0]), replace(six, class_counts=None))
+
+
+def test_rows_that_cannot_be_the_source_are_refused(six: TrainingRecord) -> None:
+    X = [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.1], [0.0, 1.0], [0.1, 0.9]]
+    y = [0, 0, 0, 0, 1, 1]
+    forget, source = rows(X[:1], y[:1]), rows(X, y)
+    assert surveyed(forget, source, six, THE_SOURCE) == ()
+    single = Rows(source.features.float(), source.labels)
+    for given, words, labelled in (
+        (source, "no labels", False),
+        (single, "kept in float32", True),
+        (rows(X[:5], y[:5]), "has 5 rows; the source had 6", True),
+        (rows(X, [0, 0, 0, 1, 1, 1]), "class counts", True),
+        (rows([[0.5, 0.5], *X[1:]], y), "1 of 1 forget rows are not among", True),
+    ):
+        with pytest.raises(DataError, match=words):
+            surveyed(forget, given, six, THE_SOURCE, labelled)
+
+
+def test_a_class_that_goes_whole_is_told(six: TrainingRecord) -> None:
+    forget, surrogate = rows([[0, 1], [0.1, 0.9], [1, 0]], [1, 1, 0]), rows([[0.2, 1], [0.5, 0.5], [1, 0.2]], [1, 1, 0])
+    gone = "every row of class 1 is forgotten (2); the model keeps its weights for that class"
+    (note,) = surveyed(forget, surrogate, six)
+    assert note.startswith(f"{gone}; its 2 surrogate rows stay, so the distance must be")
+    # where they do not stay, or nobody can tell which they are, nothing is said of them
+    for distance, labelled in ((replace(SAME, matched=True), True), (SAME, False)):
+        assert surveyed(forget, surrogate, six, distance, labelled) == (gone,)
+    assert surveyed(forget, surrogate, replace(six, class_counts=None)) == ()

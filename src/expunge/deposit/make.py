@@ -24,15 +24,14 @@ from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
 from expunge.heads.network import MatrixFree
 from expunge.heads.tangent import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
-from expunge.record import TrainingRecord, require_range
+from expunge.record import TrainingRecord
 from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution
 from expunge.request.request import head_of, record_for, timestamp
-from expunge.request.sets import Reading, is_labelled, rows_of
+from expunge.request.sets import is_labelled, rows_of
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
 from expunge.rows.streams import Stream
 from expunge.runtime.group import ALONE, Group
-from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
@@ -102,8 +101,7 @@ def make_deposit(
         declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
     record, place = record_for(model, declared), execution.place
     require_possible(model, record, place)
-    reading = Reading(Memory.of(execution.memory), execution.group, execution.progress)
-    rows = rows_of(source, model, record, torch.float64, place, NAME, reading)
+    rows = rows_of(source, model, record, torch.float64, place, NAME, execution)
     _require_trained_on(model, record, by_class(rows, record))
     if free_bias and not record.bias:
         raise OptionError(
@@ -132,8 +130,7 @@ def make_from_rows(
     taken for the optimum as they are. `seed` fixes key, noise and rehearsal for tests. In a group only the first
     process looks at the rows as they came, and its deposit alone is whole.
     """
-    require_range(record)
-    require_possible(model, record, rows.device)
+    require_possible(model, record.check(), rows.device)
     head, given_rows = replace(deposit_head(model, record), l2=0.0), rows
     if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
         head = replace(head, longest_target=power_of_two(rows.longest_target))

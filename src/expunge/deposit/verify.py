@@ -50,7 +50,6 @@ from expunge.record import loss_named, read_published
 from expunge.request.sets import (
     FORGET,
     SURROGATE,
-    Multiplicities,
     is_labelled,
     rows_of,
     survey,
@@ -312,7 +311,7 @@ def surrogate_rows(distance: Distance, after: Deposit, surrogate: Any) -> tuple[
     left = replace(record, n_source=after.numbers.n_rows, class_counts=after.numbers.class_counts)
     rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
     nobody = Rows(torch.zeros((0, rows.n_features), dtype=rows.dtype), torch.zeros(0, dtype=torch.int64))
-    seen = survey(nobody, rows, len(record.classes), repeats=Multiplicities.of(distance))
+    seen = survey(nobody, rows, len(record.classes), distance)
     why = "independent draws do not repeat as they do"
     return weighted_rows(rows, left, distance, labelled), _check(
         "surrogate: its rows were not copied", seen.copied, 0, why

@@ -21,7 +21,7 @@ from expunge.desk.desk import Desk, Rows, open_desk
 from expunge.desk.ledger import DeskCreated, Ledger, write_seal
 from expunge.desk.policy import DEPOSIT, Layout, Policy
 from expunge.desk.state import mac, npz_bytes
-from expunge.door import ONE_VECTOR, ask, require_its_model, require_linear
+from expunge.door import ONE_VECTOR, ask, require_its_model
 from expunge.errors import ModelError, OptionError, UselessModel
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -155,9 +155,7 @@ def _start_with_deposit(
             "there are no rows to rehearse with",
             "Give a number, or leave --noise (noise) out for noise that hardly moves outputs.",
         )
-    require_linear(deposit)
-    if model is not None:
-        require_its_model(model, deposit)
+    require_its_model(model, deposit)
     scale = policy.noise if policy.noise is not None else noise.value
     scale = default_noise(deposit, policy.epsilon, policy.delta) if scale is None else scale
     policy = replace(policy, distance=DEPOSIT, step="newton", noise=scale)

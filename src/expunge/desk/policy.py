@@ -111,11 +111,10 @@ class Policy:
     def check(self) -> None:
         """Refuse what no desk can be opened for."""
         from expunge.certificate.claim import STEPS
-        from expunge.request.promise import check_budget, require_meaning
+        from expunge.request.promise import check_budget
         from expunge.runtime.values import choice, positive
 
-        check_budget(self.epsilon, self.delta)
-        require_meaning(self.epsilon, force=self.force)
+        check_budget(self.epsilon, self.delta, force=self.force)
         if not self.with_deposit:
             if parse_route(self.distance) is not None:
                 raise OptionError(

@@ -38,7 +38,7 @@ from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.promise import computing_device, require_estimable
 from expunge.request.request import head_of, record_without
-from expunge.request.sets import column_notes, is_labelled, matched_rows, refuse_squashed, require_enough, rows_of
+from expunge.request.sets import column_notes, is_labelled, refuse_squashed, rows_of, weighted_rows
 from expunge.rows.columns import prepare_frames
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 from expunge.solve.newton import RetainedEquation, newton_step
@@ -196,7 +196,7 @@ def compare(
     objective, weights = head_of(model, record), model.matrix(place)
     everything = {SURROGATE: surrogate, FORGET: forget, REFERENCE_SET: reference}
     given = {name: rows for name, rows in everything.items() if rows is not None}
-    sets = prepare_sets(given, model, record, place, wanted.matched)
+    sets = prepare_sets(given, model, record, place, wanted)
     gone, real = sets.get(FORGET), sets.get(REFERENCE_SET)
     some = _fewer(sets[SURROGATE], budget, wanted.seed, objective.n_parameters)
     # what has no clock of its own comes first: the chains and networks then take what is left
@@ -247,7 +247,7 @@ def compare(
 
 
 def prepare_sets(
-    given: Mapping[str, Any], model: LinearModel, record: TrainingRecord, place: torch.device, matched: bool
+    given: Mapping[str, Any], model: LinearModel, record: TrainingRecord, place: torch.device, wanted: Estimation
 ) -> dict[str, Rows]:
     """The rows of each set as the objective takes them; a matched surrogate is weighted like what is retained."""
     sets = {
@@ -261,10 +261,8 @@ def prepare_sets(
             "at least one row must be retained",
             "Give --n-source (n_source=).",
         )
-    if matched:
-        left = record if gone is None else record_without(record, gone.labels)
-        sets[SURROGATE] = in_memory(matched_rows(sets[SURROGATE], left, labelled=True), "an estimate")
-    require_enough(sets[SURROGATE])
+    left = record if gone is None else record_without(record, gone.labels)
+    sets[SURROGATE] = in_memory(weighted_rows(sets[SURROGATE], left, wanted, labelled=True), "an estimate")
     return sets
 
 

@@ -30,7 +30,7 @@ from expunge.mechanism import Unlearned, carry_out
 from expunge.model import from_matrix
 from expunge.networks.encoders import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
-from expunge.request.promise import Promise, computing_device, require_none_with_deposit
+from expunge.request.promise import Promise, computing_device
 from expunge.request.request import Request, described_model, described_step
 from expunge.rows import as_labels, encode
 from expunge.runtime.files import readable
@@ -311,8 +311,6 @@ def unlearn_tangent(
     (`deposit_tangent`). `noise` is as for `unlearn`.
     """
     promise = Promise(epsilon, delta, distance, force=force, noise=noise)
-    if deposit is not None:
-        require_none_with_deposit({"surrogate": surrogate, "distance": distance})
     request = tangent_request(network, model, forget, surrogate, promise, deposit=deposit, block=block, device=device)
     result = carry_out(request, progress=progress, insecure_test_seed=insecure_test_seed)
     assert result is not None  # there is one process

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from expunge.bounds.calibration import (
-    LADDER,
-    POLICY,
-    REHEARSAL,
-    Scale,
-    asked_scale,
-    epsilon_for,
-    is_level,
-    level_above,
-    mu_for,
-    publishable,
-)
+from expunge.bounds.calibration import REHEARSAL, Scale, asked_scale, publishable
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
 from expunge.certificate.claim import (
-    ARITHMETIC_SHARE,
     LARGEST_EPSILON,
     MEANINGFUL_EPSILON,
     MOST_PLANNED,
@@ -35,8 +23,8 @@ from expunge.certificate.claim import (
 from expunge.certificate.derive import BOUNDS, Conclusion, bound_named
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim
-from expunge.noise import epsilon_hiding
 from expunge.record import SOFTMAX, Label, TrainingRecord, one_digit
+from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import without_duplicates
 from expunge.runtime.values import choice, option, positive, up
@@ -48,7 +36,6 @@ if TYPE_CHECKING:
     from expunge.estimate.source import SourceEstimate
     from expunge.heads import LinearHead
     from expunge.request.request import Past
-    from expunge.runtime.group import Group
 
 # Everything that changes what is promised -------------------------------------------------------------------------
 
@@ -78,15 +65,11 @@ class Series:
     others: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.planned <= MOST_PLANNED:
+        if not 1 <= self.planned <= MOST_PLANNED or not 1 <= self.position <= self.planned:
             raise OptionError(
-                f"{self.planned} planned models",
-                f"from 1 to {MOST_PLANNED:,} can be planned",
-                "Count the models to be published before the next training.",
-            )
-        if not 1 <= self.position <= self.planned:
-            raise OptionError(
-                f"model {self.position} of {self.planned} planned", "no more than planned can follow", "Retrain."
+                f"model {self.position} of {self.planned} planned",
+                f"from 1 to {MOST_PLANNED:,} can be planned, and no more than planned can follow",
+                "Count the models to be published before the next training, or retrain.",
             )
 
     @property
@@ -196,23 +179,26 @@ class Promise:
     estimate: SourceEstimate | None = None
 
     def __post_init__(self) -> None:
-        check_budget(self.epsilon, self.delta)
+        bound_named(self.bound)
+        check_budget(
+            self.epsilon, self.delta, force=self.force or self.paper
+        )  # the paper's bound proves nothing anyhow
         object.__setattr__(self, "noise", asked_scale(self.noise))
         if self.distance is not None:
             distance, estimate = wanted_distance(self.distance, self.match_classes)
             object.__setattr__(self, "distance", distance)
             object.__setattr__(self, "estimate", estimate or self.estimate)
-        bound_named(self.bound)
-        require_meaning(self.epsilon, force=self.force or self.paper)  # of the paper's bound nothing is proven anyhow
         choice(self.step or "newton", STEPS, "step")
         choice(self.sizes, SIZE_CONVENTIONS, "sizes")
-        if self.paper and (self.step or "newton") != "newton":
+        if not self.paper:
+            return
+        if (self.step or "newton") != "newton":
             raise OptionError(
                 f"step {self.step!r}",
                 "the paper's bound is for one Newton step",
                 "Use --step newton (step='newton'), or --bound residual (bound='residual').",
             )
-        if self.series is not None and self.paper:
+        if self.series is not None:
             raise OptionError(
                 "a series with the paper's bound",
                 "only the residual bound can be carried forward",
@@ -221,26 +207,29 @@ class Promise:
 
     def complete(self, *, deposit: bool, surrogate: bool) -> Promise:
         """With everything that was left to what suits the evidence; what does not apply to it is refused."""
-        if not deposit:
-            if self.deposit:
-                raise OptionError(f"bound {self.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
-            if not surrogate or self.distance is None:
-                raise OptionError(
-                    "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
-                )
-            if not self.paper and (self.constants is not None or self.sizes != "source"):
-                raise OptionError(
-                    "constants were given" if self.constants is not None else f"sizes {self.sizes!r}",
-                    "only the paper's bound uses constants and has a convention of sizes",
-                    "Leave --constants and --sizes (constants, sizes) out, or choose --bound paper (bound='paper').",
-                )
-            if isinstance(self.distance, Distance) and not self.distance.law.stands_in:
-                raise OptionError(
-                    f"distance {self.distance.kind!r} with bound {self.bound!r}",
-                    "without a deposit some rows stand in for the source, at some distance from it",
-                    "Give the deposit, or a surrogate and how far it is from the source.",
-                )
-            return replace(self, step=self.step or ("newton" if self.paper else "converged"))
+        if deposit:
+            return self._complete_with_deposit(surrogate)
+        if self.deposit:
+            raise OptionError(f"bound {self.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+        if not surrogate or self.distance is None:
+            raise OptionError(
+                "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
+            )
+        if not self.paper and (self.constants is not None or self.sizes != "source"):
+            raise OptionError(
+                "constants were given" if self.constants is not None else f"sizes {self.sizes!r}",
+                "only the paper's bound uses constants and has a convention of sizes",
+                "Leave --constants and --sizes (constants, sizes) out, or choose --bound paper (bound='paper').",
+            )
+        if isinstance(self.distance, Distance) and not self.distance.law.stands_in:
+            raise OptionError(
+                f"distance {self.distance.kind!r} with bound {self.bound!r}",
+                "without a deposit some rows stand in for the source, at some distance from it",
+                "Give the deposit, or a surrogate and how far it is from the source.",
+            )
+        return replace(self, step=self.step or ("newton" if self.paper else "converged"))
+
+    def _complete_with_deposit(self, surrogate: bool) -> Promise:
         usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
         require_none_with_deposit({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
         if self.noise.kind == REHEARSAL:
@@ -263,19 +252,13 @@ class Promise:
                 "what is spent on surrogate rows is spent for one model",
                 "Leave the surrogate out: with the deposit alone nothing is spent, however many models follow.",
             )
-        if self.distance.is_source:
-            raise OptionError(
-                "distance source with a deposit",
-                "the deposit has all that the bound needs of the source's rows",
-                "Leave surrogate and distance out.",
-            )
         stands_in = isinstance(self.distance, Distance) and self.distance.law.stands_in
-        if not stands_in or self.distance.provenance != "declared":
+        if not stands_in or self.distance.is_source or self.distance.provenance != "declared":
             raise OptionError(
                 f"distance {self.distance} with a deposit",
-                "how far the surrogate is from what is retained has to be declared; an estimate is for models without "
-                "a deposit",
-                "Declare one, for example same or chi2:0.1, or leave the surrogate out.",
+                "how far the surrogate is from what is retained has to be declared: the deposit has all that the bound "
+                "needs of the source itself, and an estimate is for models without one",
+                "Declare a distance, for example same or chi2:0.1, or leave the surrogate out.",
             )
         return replace(self, step="converged", bound=DEPOSIT)
 
@@ -327,31 +310,23 @@ def require_none_with_deposit(chosen: dict[str, Any]) -> None:
         )
 
 
-def check_budget(epsilon: float, delta: float) -> None:
-    """Refuse an epsilon or a delta that promises nothing."""
-    positive(epsilon, "epsilon", "Values from 0.1 to 5 are usual; smaller protects more.")
-    if epsilon < SMALLEST_EPSILON:
+def check_budget(epsilon: float, delta: float, *, force: bool = True) -> None:
+    """Refuse an epsilon or a delta that promises nothing and, unless forced, an epsilon that means nothing."""
+    usual = "Values from 0.1 to 5 are usual; smaller protects more."
+    positive(epsilon, "epsilon", usual)
+    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
         raise OptionError(
             f"epsilon {epsilon}",
-            f"below {SMALLEST_EPSILON:g} float64 no longer tells how much noise is enough",
-            "Values from 0.1 to 5 are usual; so little privacy loss hides nothing that delta does not.",
+            f"below {SMALLEST_EPSILON:g} float64 no longer tells how much noise is enough, and above "
+            f"{LARGEST_EPSILON:g} it promises nothing",
+            usual,
         )
-    if epsilon > LARGEST_EPSILON:
-        raise OptionError(
-            f"epsilon {epsilon}", f"above {LARGEST_EPSILON:g} it promises nothing", "Values from 0.1 to 5 are usual."
-        )
-    if 0 < delta < SMALLEST_DELTA:
-        raise OptionError(f"delta {delta}", f"it must be at least {SMALLEST_DELTA:g}", "Use for example 1/n.")
-    if not 0 < delta < 1:
+    if not SMALLEST_DELTA <= delta < 1:
         raise OptionError(
             f"delta {delta}",
-            "it must lie strictly between 0 and 1",
+            f"it must lie strictly between 0 and 1, and be at least {SMALLEST_DELTA:g}",
             "Use at most 1/n; with delta 1 every mechanism is certified and the certificate says nothing.",
         )
-
-
-def require_meaning(epsilon: float, *, force: bool) -> None:
-    """Refuse an epsilon that means nothing, unless forced; the certificate then says so first."""
     if epsilon > MEANINGFUL_EPSILON and not force:
         raise UselessModel(
             f"epsilon {epsilon:g}",
@@ -414,29 +389,15 @@ def require_estimable(wanted: Estimation, record: TrainingRecord, labelled: bool
         )
 
 
-def require_own_source(wanted: Estimation) -> None:
-    """A certificate cannot rest on an estimate whose source was made of the surrogate."""
-    if wanted.support == "gaussian" and wanted.mean is None:
-        raise OptionError(
-            "an estimate on a Gaussian reference with the surrogate's own moments",
-            "it finds the surrogate near itself, whatever the source was; a certificate needs more",
-            "Use --support ball (support='ball'), or --moments (mean=, covariance=) with what is known of the "
-            "source; expunge distance shows the difference.",
-        )
-
-
 def paper_constants(promise: Promise, head: LinearHead, record: TrainingRecord) -> PaperConstants | None:
     """The paper bound's constants: given, the paper's own (`paper`), or the objective's closed forms (`derived`)."""
     constants = promise.constants
     if not promise.paper:
         return None
     if isinstance(constants, PaperConstants):
-        remedy = "Give constants that hold for every example, or --constants derived (constants='derived')."
-        positive(constants.strong_convexity, "alpha", remedy)
-        positive(constants.smoothness, "beta", remedy)
-        positive(constants.lipschitz, "L", remedy)
-        if constants.hessian_lipschitz != 0:
-            positive(constants.hessian_lipschitz, "gamma", remedy)
+        for name, value in zip(("alpha", "beta", "L", "gamma"), vars(constants).values(), strict=False):
+            if name != "gamma" or value != 0:
+                positive(value, name, "Give constants of every example, or --constants derived (constants='derived').")
         return constants
     if constants == "paper":
         return PaperConstants.of_the_experiments(record.l2)
@@ -457,12 +418,6 @@ def dtype_named(name: str) -> torch.dtype:
     import torch
 
     return {"float64": torch.float64, "float32": torch.float32}[name]
-
-
-def _alone() -> Group:
-    from expunge.runtime.group import ALONE
-
-    return ALONE
 
 
 @dataclass(frozen=True)
@@ -487,7 +442,7 @@ class Execution:
         section="Speed",
         kind=str,
     )
-    group: Group = field(default_factory=_alone)
+    group: Group = ALONE
     progress: Progress = silent
 
     def __post_init__(self) -> None:
@@ -510,18 +465,11 @@ def computing_device(name: str) -> torch.device:
     """The torch device of that name, as tensors there call it (`cuda:0` for `cuda`), if it can be used here."""
     import torch
 
+    unusable = (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError, TypeError, ValueError)
     try:
         tried = torch.zeros(1, device=torch.device(name))
         tried.cpu()
-    except (
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-        ImportError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except unusable as error:
         raise OptionError(
             f"device {name!r} ({type(error).__name__})", "a device torch can use here is needed", "Use cpu."
         ) from error
@@ -532,7 +480,7 @@ def computing_device(name: str) -> torch.device:
 
 
 def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bool) -> None:
-    """Refuse a claim that says nothing and, unless forced, noise that swamps the weights."""
+    """Refuse a claim that says nothing and, unless forced, noise that swamps the weights or the outputs."""
     if derived.noise is None or not math.isfinite(derived.noise.scale):
         terms = ", ".join(name for name, value in derived.region.terms.items() if not math.isfinite(value))
         raise VacuousClaim(
@@ -554,55 +502,30 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bo
             "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
         )
     if bound_named(claim.bound).kept:
-        _refuse_loud(claim, derived, force)
+        lost, spent = drawing_delta(claim.n_parameters, claim.epsilon), claim.failures["arithmetic"]
+        if lost > spent:
+            raise VacuousClaim(
+                f"float64 may make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
+                f"at most {spent:.3g} may go there",
+                "Raise delta, or lower epsilon.",
+            )
+        noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
+        if noise > spread and not force:  # its weights may be long where no output sees them
+            raise UselessModel(
+                f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about "
+                f"{spread:.3g}",
+                "more noise than signal is of no use",
+                "Forget fewer rows at once, give a surrogate beside the deposit, train with a larger l2 next time, see "
+                "with expunge plan what other epsilons cost, or insist with --force (force=True).",
+            )
         return
     size, length = float(weights.norm()), derived.noise.length
     if length > size and not force:
-        usable = size / length * derived.noise.scale  # the scale at which both are as long
-        if claim.scale.kind == LADDER and usable:
-            usable = level_above(usable) if is_level(usable) else level_above(usable) / 2.0
-        enough = (
-            epsilon_hiding(derived.averaged or derived.region, derived.delta_for_noise, usable) if usable else math.inf
-        )
-        less = f"set a noise of {usable:.3g} or less, if that is enough, " if claim.scale.kind == POLICY else ""
-        more = f"raise epsilon to {up(enough, 3)} or more, " if not less and enough <= MEANINGFUL_EPSILON else ""
         largest = max(derived.region.terms, key=lambda name: derived.region.terms[name])
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",
             f"more noise than weights is of no use; the largest term of the bound is {largest}",
             "Forget fewer rows at once, use a closer or larger surrogate, try --step balanced (step='balanced'), train "
-            f"with a larger l2, keep a deposit of the next source (expunge deposit), {less}{more}or insist with "
-            "--force (force=True).",
+            "with a larger l2, keep a deposit of the next source (expunge deposit), see with expunge plan what other "
+            "epsilons and noise cost, or insist with --force (force=True).",
         )
-
-
-def _refuse_loud(claim: Claim, derived: Conclusion, force: bool) -> None:
-    """Refuse an epsilon that what may be lost of delta in a draw is multiplied with too often, and noise with a shape
-    that would drown the outputs.
-
-    Its weights may be long where no output sees them.
-    """
-    lost, spent = drawing_delta(claim.n_parameters, claim.epsilon), claim.failures["arithmetic"]
-    if lost > spent:
-        raise VacuousClaim(
-            f"float64 may make {lost:.3g} of delta {claim.delta:g} when the noise is drawn",
-            f"at most {spent:.3g} may go there",
-            "Raise delta, or lower epsilon.",
-        )
-    noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
-    if noise > spread and not force:
-        raise UselessModel(
-            f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about {spread:.3g}",
-            "more noise than signal is of no use",
-            "Forget fewer rows at once, give a surrogate beside the deposit, train with a larger l2 next time, "
-            f"{_more(claim, noise / spread)}or insist with --force (force=True).",
-        )
-
-
-def _more(claim: Claim, times: float) -> str:
-    """The larger epsilon at which noise is so many times smaller, as a last remedy; none that would mean nothing."""
-    delta = claim.delta * (1.0 - ARITHMETIC_SHARE)
-    if mu_for(MEANINGFUL_EPSILON, delta) < times * mu_for(claim.epsilon, delta):
-        return ""
-    enough = epsilon_for(delta, times * mu_for(claim.epsilon, delta))
-    return f"raise epsilon to {up(enough, 3)} or more, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import operator
 import platform
 from collections import Counter
 from collections.abc import Sequence
@@ -25,56 +24,54 @@ from expunge.distance import Distance, Estimation
 from expunge.errors import FileError, ModelError, OptionError
 from expunge.heads import LinearHead, head_for
 from expunge.model import LinearModel, checked_model, declared_record, from_matrix
-from expunge.record import LOSSES, METADATA_KEY, MOST_ROWS, TrainingRecord, one_digit, require_range, require_record
+from expunge.record import LOSSES, METADATA_KEY, TrainingRecord, one_digit, require_record
 from expunge.request.promise import NOTHING_DECLARED, Declared, Promise
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import read_safetensors
-from expunge.runtime.values import LARGEST, positive
+from expunge.runtime.values import LARGEST
 from expunge.solve.linear import Step
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit
     from expunge.deposit.membership import Membership
 
-# What is unlearned from: a trained model with its record, or what is declared of it, and what was forgotten before
-
-# What is declared of a model that has no record ---------------------------------------------------------------------
+# What is known of a model: its record, or what is declared of one that has none --------------------------------------
 
 
 def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> TrainingRecord:
-    """The model's own record, or one declared by options; an option that contradicts a record is an error.
+    """The model's own record, or one declared by options; facts that cannot be are refused in both.
 
-    So is a record of other weights: nothing that it says would be true of these.
+    An option that contradicts a record is an error. So is a record of other weights: nothing that it says would be
+    true of these.
     """
-    own = model.record
-    facts = {name: value for name, value in vars(declared).items() if name not in ("classes", "class_counts")}
-    size = declared.n_source if own is None or declared.n_source is not None else own.n_source
-    counts = None if declared.class_counts is None else _counts(declared.class_counts, model, size or 0)
+    given = {name: value for name, value in vars(declared).items() if value is not None}
+    if declared.class_counts is not None:
+        given["class_counts"] = tuple(np.asarray(declared.class_counts).tolist())
+    if declared.classes is not None:
+        given["classes"] = tuple(declared.classes)
+    own, name = model.record, "the model's record"
     if own is None:
-        return _declared_record(model, declared, counts, facts)
+        own, name = _declared_record(model, given), "what is declared of the model"
+    else:
+        if own.class_counts is None and own.provenance == "declared" and "class_counts" in given:
+            own = replace(own, class_counts=given["class_counts"])
+        known = {**vars(own), "training_residual": own.residual}
+        for name, value in given.items():
+            if value != known[name]:
+                raise ModelError(
+                    f"{name} {value} was given, but the model's record says {known[name]}",
+                    "they must agree",
+                    "Leave the option out; the record was written at training.",
+                )
     require_record(own, model.n_classes, model.bias is not None, model.weights_sha256(), "the model", model.n_features)
-    if own.class_counts is None and counts is not None and own.provenance == "declared":
-        return replace(own, class_counts=counts)
-    known = {**vars(own), "training_residual": own.residual}
-    for name, value in {**facts, "class_counts": counts}.items():
-        if value is not None and value != known[name]:
-            raise ModelError(
-                f"{name} {value} was given, but the model's record says {known[name]}",
-                "they must agree",
-                "Leave the option out; the record was written at training.",
-            )
-    require_range(own)
-    return own
+    return own.check(name)
 
 
-def _declared_record(
-    model: LinearModel, declared: Declared, counts: tuple[int, ...] | None, facts: dict[str, Any]
-) -> TrainingRecord:
-    """A record for a model trained elsewhere, if everything is there and possible."""
-    n_source, l2, loss, max_norm = declared.n_source, declared.l2, declared.loss, declared.max_norm
-    residual, classes = declared.training_residual, declared.classes
-    if n_source is None or l2 is None or loss is None or max_norm is None or residual is None:
-        missing = [name for name, value in facts.items() if value is None]
+def _declared_record(model: LinearModel, given: dict[str, Any]) -> TrainingRecord:
+    """A record for a model trained elsewhere, if every fact is there."""
+    needed = ("n_source", "l2", "loss", "max_norm", "training_residual")
+    missing = [name for name in needed if name not in given]
+    if missing:
         options = ", ".join("--" + name.replace("_", "-") for name in missing)
         raise ModelError(
             f"the model has no training record and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
@@ -82,55 +79,14 @@ def _declared_record(
             "a certificate needs these facts",
             f"Give them as options ({options}); they will be marked declared.",
         )
-    if type(n_source) is not int or not 1 <= n_source <= MOST_ROWS:
+    if given["loss"] in LOSSES and LOSSES[given["loss"]].one_row:
         raise OptionError(
-            f"n_source {n_source!r}",
-            "it must be a whole number, at least 1 (from 1 to 2^53)",
-            "Give the number of training rows.",
-        )
-    if math.isnan(residual) or not 0 <= residual < math.inf:
-        raise OptionError(
-            f"training_residual {residual}",
-            "it must be a finite number, at least 0",
-            "Give the norm of the training objective's gradient at the weights as stored.",
-        )
-    if classes is not None and (len(classes) != model.n_classes or len(set(classes)) != len(classes)):
-        raise OptionError(
-            f"{len(classes)} classes",
-            f"{model.n_classes} different ones are needed",
-            "Name one class a weight row, in order.",
-        )
-    if loss in LOSSES and LOSSES[loss].one_row:
-        raise OptionError(
-            f"loss {loss!r} for {model.n_classes} weight rows",
+            f"loss {given['loss']!r} for {model.n_classes} weight rows",
             "it has one weight vector, and a model without a record one row a class",
             "Declare softmax: with the rows -w/2 and w/2 and twice the l2 it is the same model.",
         )
-    return declared_record(
-        model,
-        n_source=n_source,
-        l2=positive(l2, "l2", "Give the lambda of (lambda/2)||w||^2 beside the MEAN loss; sklearn's is 1/(C n)."),
-        loss=loss,
-        max_norm=positive(max_norm, "max_norm", "Give the largest norm a training row could have."),
-        residual=residual,
-        classes=classes,
-        class_counts=counts,
-    )
-
-
-def _counts(class_counts: Sequence[int], model: LinearModel, n_source: int) -> tuple[int, ...]:
-    """Class counts that can be."""
-    try:
-        counts = tuple(operator.index(count) for count in class_counts)
-    except TypeError:
-        counts = ()
-    if len(counts) != model.n_classes or min(counts, default=-1) < 0 or sum(counts) != n_source:
-        raise OptionError(
-            f"class_counts {tuple(class_counts)}",
-            f"{model.n_classes} whole numbers that add up to n_source ({n_source:,}) are needed",
-            "Give how many training rows each class had, in the order of the weight rows.",
-        )
-    return counts
+    record = declared_record(model, residual=given.pop("training_residual"), **given)
+    return replace(record, weights_sha256=model.weights_sha256())
 
 
 # What was forgotten before ------------------------------------------------------------------------------------------

@@ -2,66 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
-from torch import Tensor
 
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, ModelError, OptionError, UselessModel
-from expunge.heads import Block, Rows, RowSet
+from expunge.heads import Rows, RowSet
 from expunge.heads.rows import FEW, Scaling
 from expunge.model import LinearModel
 from expunge.record import Label, TrainingRecord
-from expunge.request.promise import Execution, dtype_named
+from expunge.request.copies import IMPLAUSIBLE, Multiplicities, copy_factor, row_prints
+from expunge.request.promise import HERE, Execution
+from expunge.request.request import record_without
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of, weight_classes
 from expunge.rows.columns import match_record, prepare_frames
-from expunge.rows.streams import ArrayStream, Form, Stream, StreamedRows, Watch, fits, load
+from expunge.rows.streams import ArrayStream, Form, Stream, StreamedRows, fits, load
 from expunge.rows.tables import is_frame
-from expunge.runtime.group import ALONE, Group
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.values import up
 
-# Forget and surrogate set as they are given: made ready, and matched to what the model was trained on ---------------
+# Made ready ---------------------------------------------------------------------------------------------------------
 
 FORGET, SURROGATE = "the forget set", "the surrogate set"
 SOLVER_VECTORS = 160  # as long as the weights: those of Newton's method and of Lanczos
 FORCED = "FORCED: "  # how a note begins that would have been a refusal
 MOST_SCALED = 0.5  # of a set's rows: beyond this their lengths, and with them most of what a table says, are gone
 FEWEST_TO_JUDGE = 20  # rows: of fewer, a share says little, and a person whose rows are unusual may ask too
-
-
-def public_if_surrogate(name: str) -> type[str]:
-    """The kind of a note on this set: what is said of a surrogate would be the same whoever had left."""
-    return PublicNote if name == SURROGATE else str
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How streams are read: within what memory, shared out among whom, and who is told how far it is."""
-
-    memory: Memory = field(default_factory=lambda: Memory.of(None))
-    group: Group = ALONE
-    progress: Progress = silent
-
-    @classmethod
-    def by(cls, execution: Execution) -> Reading:
-        return cls(Memory.of(execution.memory), execution.group, execution.progress)
-
-    def watch(self, name: str) -> Watch:
-        return lambda done, total: self.progress(f"Reading {name} (rows)", done, total)
 
 
 def rows_of(
@@ -71,7 +46,7 @@ def rows_of(
     dtype: torch.dtype,
     device: torch.device,
     name: str,
-    reading: Reading | None = None,
+    execution: Execution = HERE,
 ) -> RowSet:
     """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
     require_encoder(rows, record, name)
@@ -80,17 +55,19 @@ def rows_of(
         raise DataError(
             f"{name}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
         )
-    reading = reading or Reading()
-    if reading.group.size > 1 and not isinstance(rows, Stream):
+    group = execution.group
+    if group.size > 1 and not isinstance(rows, Stream):
         features, labels = rows if isinstance(rows, tuple) else (rows, None)
         features = as_features(features, name) if is_frame(features) else features
         rows = ArrayStream(features, labels, name, encoder_of(rows))
     if isinstance(rows, Stream):
         form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
-        if reading.group.size > 1 or not fits(rows, form, reading.memory):
+        memory = Memory.of(execution.memory)
+        if group.size > 1 or not fits(rows, form, memory):
             parameters = model.n_classes * (model.n_features + int(record.bias))
-            memory = reading.memory.less(8 * parameters * SOLVER_VECTORS)
-            return StreamedRows(rows, form, memory, reading.group, reading.watch(name))
+            memory = memory.less(8 * parameters * SOLVER_VECTORS)
+            told = f"Reading {name} (rows)"
+            return StreamedRows(rows, form, memory, group, lambda done, total: execution.progress(told, done, total))
         rows = load(rows)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_features(values, name)
@@ -98,28 +75,20 @@ def rows_of(
         indices = torch.zeros(table.shape[0], dtype=torch.int64)
     else:
         indices = encode(as_labels(labels, table.shape[0], name), record.classes, name)
-    return bound_rows(
-        table,
-        indices,
-        max_norm=record.max_norm,
-        bias=record.bias,
-        dtype=dtype,
-        device=device,
-        width=model.n_features,
-        name=name,
-    )
+    kept: dict[str, Any] = {"dtype": dtype, "device": device, "width": model.n_features, "name": name}
+    return bound_rows(table, indices, max_norm=record.max_norm, bias=record.bias, **kept)
 
 
-def whole_set(rows: Any, reading: Reading, name: str, record: TrainingRecord | None = None) -> Any:
-    """A stream's rows in memory, where every process needs all of them; those of a frame prepared as at training."""
-    rows = rows if record is None else prepare_frames(rows, record, name)
+def whole_set(rows: Any, record: TrainingRecord, name: str, execution: Execution = HERE) -> Any:
+    """Rows in memory, where every process needs all of them; those of a frame prepared as at training."""
+    rows = prepare_frames(rows, record, name)
     if not isinstance(rows, Stream):
         return rows
-    size = rows.bytes_in_memory
-    if size is not None and 2 * size > reading.memory.spare:
+    size, spare = rows.bytes_in_memory, Memory.of(execution.memory).spare
+    if size is not None and 2 * size > spare:
         raise DataError(
             f"{name}: {size / 1e6:,.0f} MB in memory",
-            f"half of {reading.memory.spare / 1e6:,.0f} MB may be used for it",
+            f"half of {spare / 1e6:,.0f} MB may be used for it",
             "Raise the memory limit, or forget fewer rows at once.",
         )
     return EncodedRows(*load(rows), rows.encoder, rows.feature_names, rows.encoder_trained)
@@ -131,126 +100,110 @@ def is_labelled(rows: Any) -> bool:
 
 
 def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
-    """The rows of one class.
-
-    Refuses a class that is unknown or not there, and rows that are not all the source had of it.
-    """
-    known: dict[Label, Label] = {str(value): value for value in record.classes}
-    known |= {value: value for value in record.classes}
-    if wanted not in known:
-        shown = ", ".join(repr(value) for value in record.classes[:12]) + (" ..." if len(record.classes) > 12 else "")
+    """The rows of one class; refuses one that is unknown, and rows that are not all the source had of it."""
+    label = next((each for each in record.classes if wanted in (each, str(each))), None)
+    if label is None:
+        shown = ", ".join(map(repr, record.classes[:12])) + (" ..." if len(record.classes) > 12 else "")
         raise OptionError(
             f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
         )
-    label = known[wanted]
     features = as_features(rows[0], FORGET)
     labels = as_labels(rows[1], len(features), FORGET)
     alike = labels.dtype.kind == ("U" if isinstance(label, str) else "i")
     chosen = labels == label if alike else np.zeros(len(labels), bool)
-    count, index = int(chosen.sum()), record.classes.index(label)
-    if count == 0:
+    count = int(chosen.sum())
+    least = 1 if record.class_counts is None else max(1, record.class_counts[record.classes.index(label)])
+    if count < least:
         raise DataError(
-            f"the forget set has no rows of class {label!r}",
-            "its training rows are needed: what is forgotten is their gradient",
-            "Give a file that holds them.",
-        )
-    if record.class_counts is not None and count < record.class_counts[index]:
-        raise DataError(
-            f"the forget set has {count:,} rows of class {label!r}",
-            f"the source had {record.class_counts[index]:,}, and a class is forgotten only with all of them",
-            "Give all its rows; to forget only these, leave --forget-class (forget_class) out.",
+            f"the forget set has {f'{count:,}' if count else 'no'} rows of class {label!r}",
+            f"at least {least:,} are needed: a class is forgotten only with all of them",
+            "Give all its rows; to forget only some, leave --forget-class (forget_class) out.",
         )
     of_these = features[torch.from_numpy(chosen).to(features.device)]
     return EncodedRows(of_these, labels[chosen], encoder_of(rows), names_of(rows))
 
 
-# How many -----------------------------------------------------------------------------------------------------------
+# How many, and how much each counts ---------------------------------------------------------------------------------
 
 
 def check_sizes(n_forget: int, record: TrainingRecord, force: bool) -> None:
     """Refuse to forget everything and, unless forced, more than half."""
-    n_source = record.n_source
-    if n_forget >= n_source:
+    if n_forget >= record.n_source:
         raise DataError(
-            f"{n_forget:,} rows to forget of a source of {n_source:,}",
+            f"{n_forget:,} rows to forget of a source of {record.n_source:,}",
             "at least one row must be retained",
             "Check n_source; if all rows are to go, delete the model and what was kept for it.",
         )
-    if 2 * n_forget > n_source and not force:
+    if 2 * n_forget > record.n_source and not force:
         raise UselessModel(
-            f"{n_forget:,} of {n_source:,} rows are to be forgotten",
+            f"{n_forget:,} of {record.n_source:,} rows are to be forgotten",
             "more than half leaves a model that is mostly guesswork",
             "Retrain on what is left, or insist with --force (force=True).",
         )
 
 
-class Counted(Protocol):
-    """A set whose rows may differ in weight."""
-
-    @property
-    def largest_weight(self) -> float:
-        """1 without weights."""
-
-    def __len__(self) -> int: ...
-
-
-def require_enough(surrogate: Counted) -> None:
-    """Refuse a surrogate whose moments say too little of its population's.
-
-    Weights of at most q make s rows count as s/q.
-    """
-    needed = f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's"
-    if len(surrogate) < FEWEST_SAMPLED_ROWS:
+def require_enough(surrogate: RowSet) -> None:
+    """Refuse a surrogate whose moments say too little of its population's: weights of at most q make s rows s/q."""
+    weight = surrogate.largest_weight
+    if len(surrogate) / weight < FEWEST_SAMPLED_ROWS:
+        counted = f", which count as few as {len(surrogate) / weight:.0f}: one weighs up to {weight:.3g}"
         raise DataError(
-            f"the surrogate set has {len(surrogate)} rows",
-            needed,
-            "Add surrogate rows, or declare the distance between the sets themselves (between samples) if it is known.",
+            f"the surrogate set has {len(surrogate)} rows{counted if surrogate.has_weights else ''}",
+            f"at least {FEWEST_SAMPLED_ROWS} are needed before its moments can stand for its population's",
+            "Add surrogate rows, where classes are matched of those it has too few of, or declare the distance between "
+            "the sets themselves (between samples) if it is known.",
         )
-    if len(surrogate) / surrogate.largest_weight < FEWEST_SAMPLED_ROWS:
-        raise DataError(
-            f"with matched classes a surrogate row weighs up to {surrogate.largest_weight:.3g}, so that its "
-            f"{len(surrogate):,} rows count as few as {len(surrogate) / surrogate.largest_weight:.0f}",
-            needed,
-            "Add surrogate rows of the classes that it has too few of, or leave --match-classes out and declare a "
-            "distance.",
-        )
-
-
-def matched_rows(
-    surrogate: RowSet, record: TrainingRecord, labelled: bool, present: Sequence[int] | None = None
-) -> RowSet:
-    """The surrogate, weighted to the class counts of the record: of the rows that are retained."""
-    if record.class_counts is None:
-        raise ModelError(
-            "the model's record has no class counts",
-            "matching classes needs the source's",
-            "Give them with --class-counts (class_counts=), in the order of the classes; model cards often have them.",
-        )
-    if not labelled:
-        raise DataError(
-            "the surrogate has no labels", "matching classes needs them", "Give (features, labels), or a label column."
-        )
-    if min(record.class_counts) < 0:
-        raise DataError(
-            "more rows of a class are to be forgotten than the source had",
-            "the surrogate is matched to what is left",
-            "Check the labels; these rows cannot all have been trained on.",
-        )
-    return weight_classes(surrogate, record.class_counts, record.classes, present)
 
 
 def weighted_rows(
-    rows: RowSet, retained: TrainingRecord, distance: Distance | Estimation, labelled: bool, counts: Any = None
+    rows: RowSet,
+    retained: TrainingRecord,
+    distance: Distance | Estimation,
+    labelled: bool,
+    counts: Sequence[int] | None = None,
 ) -> RowSet:
-    """A surrogate weighted by class where that is asked for, if there is enough of it."""
+    """The surrogate, where classes are matched weighted to the class counts of the rows that are retained.
+
+    `counts` are its own rows of each class, where these are known. Too few of them are refused.
+    """
     if distance.matched:
-        rows = matched_rows(rows, retained, labelled, counts)
+        if retained.class_counts is None:
+            raise ModelError(
+                "the model's record has no class counts",
+                "matching classes needs the source's",
+                "Give them with --class-counts (class_counts=), in the order of the classes; model cards often have "
+                "them.",
+            )
+        if not labelled:
+            raise DataError(
+                "the surrogate has no labels",
+                "matching classes needs them",
+                "Give (features, labels), or a label column.",
+            )
+        require_possible(retained)
+        rows = weight_classes(rows, retained.class_counts, retained.classes, counts)
     if distance.samples_rows:
         require_enough(rows)
     return rows
 
 
+def require_possible(retained: TrainingRecord) -> None:
+    """Refuse to forget more rows of a class than the source had."""
+    for value, left in zip(retained.classes, retained.class_counts or (), strict=False):
+        if left < 0:
+            raise DataError(
+                f"rows of class {value!r} are to be forgotten, {-left:,} more than the source had",
+                "every one must have been trained on",
+                "Check the labels; these rows cannot all have been trained on.",
+            )
+
+
 # Encoders, columns, lengths -----------------------------------------------------------------------------------------
+
+
+def public_if_surrogate(name: str) -> type[str]:
+    """The kind of a note on this set: what is said of a surrogate would be the same whoever had left."""
+    return PublicNote if name == SURROGATE else str
 
 
 def require_encoder(rows: Any, record: TrainingRecord, name: str) -> None:
@@ -276,13 +229,8 @@ def encoder_notes(record: TrainingRecord, sets: Mapping[str, Any]) -> tuple[str,
         )
     if record.encoder is None:
         return ("the model's record names no encoder; that of the rows could not be compared",) if named else ()
-    return tuple(
-        public_if_surrogate(name)(
-            f"{name} names no encoder; that its features come from the one recorded at training was not checked"
-        )
-        for name, digest in made_by.items()
-        if digest is None
-    )
+    said = "names no encoder; that its features come from the one recorded at training was not checked"
+    return tuple(public_if_surrogate(name)(f"{name} {said}") for name, digest in made_by.items() if digest is None)
 
 
 def column_notes(record: TrainingRecord, sets: Mapping[str, Any]) -> tuple[str, ...]:
@@ -316,11 +264,10 @@ def scaling_words(scaling: Scaling, name: str) -> str:
 
 def refuse_squashed(scaling: Scaling | None, name: str, max_norm: float, force: bool) -> tuple[str, ...]:
     """A note where more than one row in a hundred was scaled; more than half are refused, unless forced."""
-    share = 0.0 if scaling is None else scaling.share
-    if scaling is None or not math.isfinite(share) or share <= FEW:
+    if scaling is None or not math.isfinite(scaling.share) or scaling.share <= FEW:
         return ()
     said, note = scaling_words(scaling, name), public_if_surrogate(name)
-    if share <= MOST_SCALED or scaling.n_rows < FEWEST_TO_JUDGE:
+    if scaling.share <= MOST_SCALED or scaling.n_rows < FEWEST_TO_JUDGE:
         return (note(said),)
     if not force:
         raise UselessModel(
@@ -333,260 +280,57 @@ def refuse_squashed(scaling: Scaling | None, name: str, max_norm: float, force: 
     return (note(f"{FORCED}{said}; with more than half it would have been refused"),)
 
 
-# The sets as they are given, looked over once: what is refused, what is remarked on ---------------------------------
-
-# Rows repeated by copying: counted in one pass without keeping them, and told from honest repetition ----------------
-# How many distinct rows occur once, twice, three times is what independent draws can, or cannot, explain
-# (docs/theory.md, section 8.5). Rows of categorical columns repeat honestly, but not in steps: a value that is expected
-# L times occurs a Poisson number of times, and whatever L is, that is seldom a multiple of 50, and seldom 2 without
-# being 1 or 3 about as often.
-
-IMPLAUSIBLE = 1e-9
-LARGEST_STEP = 1000  # tried; larger ones are seen by their divisors, or where many rows occur equally often
-INFLATION = 1.02  # of a supremum that is taken over a grid
-FEWEST = 19  # distinct rows: the bound for fewer is above 3^-19, which is above IMPLAUSIBLE
-MEANS = 2.0 ** np.arange(-10, 3)  # of a peak, in units of its place
-SHARES = np.array([0.95, 0.5, 0.25, 0.1, 0.03, 0.01])  # of the largest weight a deviation may have
-MOST_DISTINCT = 1 << 18  # fingerprints kept: with counts, and those that wait, 8 MB
-MIXING = -7046029254386353131  # odd, as are the columns' numbers: wrapping products with it lose nothing
-LOW_HALF = (1 << 32) - 1
-
-
-def copy_factor(
-    multiplicities: Mapping[int, int], class_counts: Sequence[int] = (), halvings: int = 0
-) -> tuple[int, float] | None:
-    """How often rows were copied, and the probability, at most, of independent draws that repeat so; None above 1e-9.
-
-    `multiplicities` says how many distinct rows occur exactly j times. `class_counts` are the rows of each class where
-    their numbers may have been chosen; without them only the number of all rows may. `halvings` says how often the
-    distinct rows looked at were halved in number, by something that does not depend on how often they occur.
-
-    >>> copy_factor({1: 400, 2: 70, 3: 10}) is None
-    True
-    >>> copy_factor({50: 100})[0]
-    50
-    """
-    occurring = {j: count for j, count in multiplicities.items() if count}
-    if not occurring:
-        return None
-    times, counts = (np.array(part, np.int64) for part in (list(occurring), list(occurring.values())))
-    numbers = list(class_counts) or [int(times @ counts)]
-    tests = [(c, _steps(times, counts, c)) for c in range(2, min(max(occurring), LARGEST_STEP) + 1)]
-    tests += [(c, _peak(occurring, c)) for c, count in occurring.items() if c > 1 and count >= FEWEST]
-    spent = math.log(2 * (halvings + 1) * (halvings + 2)) + math.fsum(map(_fixed, numbers))
-    log, factor = min(((log + math.log(c * (c - 1)) + spent, c) for c, log in tests), default=(0.0, 1))
-    return None if log >= math.log(IMPLAUSIBLE) else (factor, math.exp(log))
-
-
-def _fixed(number: int) -> float:
-    """ln 1/Pr[Poisson(number) = number]: what it costs that a number of rows was fixed, and not left to chance."""
-    return number - number * math.log(number) + math.lgamma(number + 1) if number else 0.0
-
-
-def _steps(times: NDArray[np.int64], counts: NDArray[np.int64], step: int) -> float:
-    """Logarithm of a bound on the probability that so many distinct rows occur a multiple of `step` times."""
-    distinct, multiples = int(counts.sum()), int(counts[times % step == 0].sum())
-    if multiples <= distinct * math.exp(-_fixed(step)):  # quickly: that is below step_share
-        return 0.0
-    return binomial_tail(distinct, multiples, min(1.0, INFLATION * step_share(step)))
-
-
-@functools.cache
-def step_share(step: int) -> float:
-    """The largest probability, over all Poisson means, that a number which is not 0 is a multiple of `step`.
-
-    Taken over a grid of means up to 8 times `step`; beyond, it is smaller.
-    """
-    means = np.arange(1.0, 64.0 * math.sqrt(step) + 1.0)[:, None] * math.sqrt(step) / 8.0
-    largest = 8.0 * step
-    multiples = step * np.arange(1.0, math.ceil((largest + 12.0 * math.sqrt(largest) + 20.0) / step) + 1.0)
-    logs = multiples * np.log(means) - means - gammaln(multiples + 1.0)
-    return float((np.exp(logs).sum(axis=1) / -np.expm1(-means[:, 0])).max())
-
-
-def binomial_tail(trials: int, successes: int, probability: float) -> float:
-    """Logarithm of Chernoff's bound on Pr[Binomial(trials, probability) >= successes]."""
-    share = successes / trials
-    if share <= probability:
-        return 0.0
-    failing = 0.0 if share == 1.0 else (1.0 - share) * math.log((1.0 - share) / (1.0 - probability))
-    return -trials * (share * math.log(share / probability) + failing)
-
-
-def _peak(occurring: Mapping[int, int], place: int) -> float:
-    """Logarithm of a bound on the probability that so many rows occur `place` times beside those one more and one less.
-
-    For a Poisson number N and any a, E[c(c+1) 1{N=c+1} - 2ac 1{N=c} + a^2 1{N=c-1}] is a positive multiple of (L-a)^2.
-    So the product over rows of 1 minus a small multiple of what is in brackets has a mean of at most 1: it is seldom
-    large.
-    """
-    below, here, above = (occurring.get(place + off, 0) for off in (-1, 0, 1))
-    means = place * MEANS[:, None]
-    weights = SHARES / np.maximum(place * (place + 1.0), means**2)
-    products = (
-        below * np.log1p(-weights * means**2)
-        + here * np.log1p(2.0 * weights * means * place)
-        + above * np.log1p(-weights * place * (place + 1.0))
-    )
-    return min(0.0, math.log(products.size) - float(logsumexp(products)))
-
-
-def row_prints(features: Tensor) -> NDArray[np.uint64]:
-    """A number of 64 bits for each row, from all its columns: equal rows have equal ones."""
-    bits = (features.double() + 0.0).view(torch.int64)  # a copy, so that -0 is 0
-    odd = np.random.default_rng(0).integers(-(2**62), 2**62, bits.shape[1]) * 2 + 1
-    for factor in (MIXING, torch.from_numpy(odd).to(bits.device)):
-        _fold(bits).mul_(factor)
-    summed = bits.sum(dim=1)
-    prints: NDArray[np.uint64] = _fold(_fold(summed).mul_(MIXING)).cpu().numpy().view(np.uint64)
-    return prints
-
-
-def _fold(numbers: Tensor) -> Tensor:
-    """Carry the upper halves into the lower ones, in place."""
-    return numbers.bitwise_xor_((numbers >> 32).bitwise_and_(LOW_HALF))
-
-
-class Multiplicities:
-    """Rows counted by fingerprint, a block at a time.
-
-    Where there are too many distinct ones, half of them are let go, by a bit of the fingerprint, as often as needed:
-    how often a row occurs has no part in whether it is kept, and those that are kept are counted in full.
-    """
-
-    def __init__(self, by_class: bool = False, most: int = MOST_DISTINCT) -> None:
-        self.by_class, self.most, self.halvings = by_class, most, 0
-        self._prints, self._counts = np.empty(0, np.uint64), np.empty(0, np.int64)
-        self._waiting: list[NDArray[np.uint64]] = []
-
-    @staticmethod
-    def of(distance: Distance | Estimation) -> Multiplicities | None:
-        """To be counted where rows are a sample; its rows of each class may be chosen where classes are matched."""
-        return Multiplicities(by_class=distance.matched) if distance.samples_rows else None
-
-    def add(self, features: Tensor) -> None:
-        """Count the rows of a block."""
-        prints = row_prints(features)
-        self._waiting.append(prints[self._chosen(prints)])
-        if sum(map(len, self._waiting)) > self.most:
-            self._merge()
-
-    def _chosen(self, prints: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        chosen: NDArray[np.bool_] = prints & np.uint64((1 << self.halvings) - 1) == 0
-        return chosen
-
-    def _merge(self) -> None:
-        """Those that wait, counted with the others."""
-        fresh, fresh_counts = np.unique(np.concatenate([np.empty(0, np.uint64), *self._waiting]), return_counts=True)
-        self._waiting = []
-        self._prints, place = np.unique(np.concatenate([self._prints, fresh]), return_inverse=True)
-        weights = np.concatenate([self._counts, fresh_counts])
-        self._counts = np.bincount(place, weights, len(self._prints)).astype(np.int64)
-        while len(self._prints) > self.most:
-            self.halvings += 1
-            chosen = self._chosen(self._prints)
-            self._prints, self._counts = self._prints[chosen], self._counts[chosen]
-
-    def occurring(self) -> Counter[int]:
-        """How many distinct rows, of those kept, occur exactly j times."""
-        self._merge()
-        times, counts = np.unique(self._counts, return_counts=True)
-        return Counter(dict(zip(times.tolist(), counts.tolist(), strict=True)))
-
-    def copied(self, class_counts: list[int]) -> int:
-        """How often rows were copied, 0 where independent draws may repeat as these do."""
-        numbers = class_counts if self.by_class else [sum(class_counts)]
-        found = copy_factor(self.occurring(), numbers, self.halvings)
-        return 0 if found is None else found[0]
+# Looked over once: what is refused, what is remarked on -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Survey:
     """What one pass over the surrogate says of it beside the forget set.
 
-    `counts` are its rows by class. `shared` counts forget rows that occur in it, value for value; `lacking` those that
-    do not occur with the same label and as often. `copied` says how often rows were copied, where independent draws do
-    not repeat as these rows do; 0 otherwise, and where nobody asked.
+    `counts` are its rows by class. `repeated` counts forget rows that repeat another, `shared` those that occur in the
+    surrogate, `lacking` those that do not occur in it with the same label and as often. `copied` says how often
+    surrogate rows were copied, where independent draws do not repeat as these do; 0 otherwise, and where it is no
+    sample.
     """
 
     counts: tuple[int, ...]
+    repeated: int
     shared: int
     lacking: int
-    copied: int = 0
+    copied: int
 
 
 def survey(
     forget: Rows,
     surrogate: RowSet,
     n_classes: int,
+    distance: Distance | Estimation,
     progress: Progress = silent,
-    repeats: Multiplicities | None = None,
 ) -> Survey:
-    """Look the surrogate over, block by block; with `repeats` also for rows that were copied.
-
-    Copies are looked for by each process among the rows that it goes over.
-    """
-    asked = _Asked(forget, surrogate.dtype)
-    counts = torch.zeros(n_classes, dtype=torch.float64)
-    occurrences = torch.zeros(asked.n_rows, dtype=torch.float64)
-    labelled = torch.zeros(asked.n_keys, dtype=torch.float64)
+    """Look the surrogate over, block by block; each process looks for copies among the rows that it goes over."""
+    given = row_prints(forget.features.to(surrogate.dtype))
+    prints, rows = np.unique(given, return_inverse=True)
+    there, counts = np.zeros((len(prints), n_classes)), np.zeros(n_classes)
+    repeats = Multiplicities()
     for block in surrogate.blocks():
         progress("Looking over the surrogate (rows)", block.start, surrogate.n_expected)
-        counts += torch.bincount(block.labels, minlength=n_classes).cpu()
-        for row, label in asked.occurring(block):
-            occurrences[asked.rows[row]] += 1
-            if (row, label) in asked.keys:
-                labelled[asked.keys[row, label]] += 1
-        if repeats is not None:
-            repeats.add(block.features)
-    copied = 0 if repeats is None else repeats.copied([int(count) for count in counts.tolist()])
-    counts, occurrences, labelled = (surrogate.total(part) for part in (counts, occurrences, labelled))
+        found, labels = row_prints(block.features), block.labels.cpu().numpy()
+        counts += np.bincount(labels, minlength=n_classes)
+        hits = np.isin(found, prints)
+        np.add.at(there, (np.searchsorted(prints, found[hits]), labels[hits]), 1.0)
+        if distance.samples_rows:
+            repeats.add(found)
+    mine = [int(count) for count in counts]
+    copied = copy_factor(repeats.occurring(), mine if distance.matched else [sum(mine)], repeats.halvings)
+    there, counts = (surrogate.total(torch.from_numpy(part)).numpy() for part in (there, counts))
+    asked = Counter(zip(rows.tolist(), forget.labels.tolist(), strict=True))
     return Survey(
-        counts=tuple(int(count) for count in counts.tolist()),
-        shared=sum(bool(occurrences[asked.rows[row]]) for row, _ in asked.given),
-        lacking=sum(max(0, count - int(labelled[asked.keys[key]])) for key, count in Counter(asked.given).items()),
+        counts=tuple(int(count) for count in counts),
+        repeated=len(given) - len(prints),
+        shared=int((there.sum(axis=1)[rows] > 0).sum()),
+        lacking=sum(max(0, count - int(there[key])) for key, count in asked.items()),
         copied=int(surrogate.largest(float(copied))),
     )
-
-
-class _Asked:
-    """The forget set's rows, numbered, and a quick test for rows that might be among them."""
-
-    def __init__(self, forget: Rows, dtype: torch.dtype) -> None:
-        features = forget.features.cpu().to(dtype)
-        self.columns = np.unique(np.linspace(0, forget.n_features - 1, 8).astype(int))
-        self.prints = np.unique(_fingerprints(features, self.columns))
-        self.given = _row_keys(features, forget.labels)
-        self.rows = {row: index for index, row in enumerate(dict.fromkeys(row for row, _ in self.given))}
-        self.keys = {key: index for index, key in enumerate(dict.fromkeys(self.given))}
-        self.n_rows, self.n_keys = len(self.rows), len(self.keys)
-
-    def occurring(self, block: Block) -> list[tuple[bytes, int]]:
-        """Rows of the block, with their labels, that are forget rows."""
-        hits = torch.from_numpy(np.flatnonzero(np.isin(_fingerprints(block.features, self.columns), self.prints)))
-        where = hits.to(block.features.device)  # rows stay where they are; only a few columns and the hits are fetched
-        return [key for key in _row_keys(block.features[where], block.labels[where]) if key[0] in self.rows]
-
-
-def _fingerprints(features: Tensor, columns: NDArray[Any]) -> NDArray[np.uint64]:
-    """A number for each row from the bits of a few columns: equal rows have equal ones."""
-    chosen = np.ascontiguousarray((features[:, columns].cpu().double() + 0.0).numpy()).view(
-        np.uint64
-    )  # so that -0 is 0
-    odd = np.random.default_rng(0).integers(0, 2**63, len(columns), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    mixed = (chosen ^ (chosen >> np.uint64(29))) * odd
-    fingerprints: NDArray[np.uint64] = np.bitwise_xor.reduce(mixed ^ (mixed >> np.uint64(32)), axis=1)
-    return fingerprints
-
-
-def _row_keys(features: Tensor, labels: Tensor) -> list[tuple[bytes, int]]:
-    """A digest of each row's values in float64, and its label; a block at a time is converted."""
-    digests = [
-        hashlib.blake2b(row.tobytes(), digest_size=20).digest()
-        for block in torch.split(features, 1024)
-        for row in (block.cpu().double() + 0.0).numpy()  # so that -0 is 0
-    ]
-    return list(zip(digests, labels.tolist(), strict=True))
 
 
 def survey_notes(
@@ -595,135 +339,41 @@ def survey_notes(
     seen: Survey,
     record: TrainingRecord,
     distance: Distance | Estimation,
+    *,
     has_labels: bool,
     force: bool = False,
 ) -> tuple[str, ...]:
     """What is odd about the data but not an error; each is recorded in the certificate.
 
-    What contradicts the declared distance is refused, unless forced.
+    `record` is that of what earlier deletions left. What contradicts it, or the declared distance, is refused.
     """
-    notes: list[str] = []
     if seen.copied:
         raise DataError(
             f"the surrogate's rows repeat as if they had been copied, {seen.copied} times each",
             f"independent draws repeat so with a probability below {IMPLAUSIBLE:g}, and the sampling term needs such",
             "Remove the copies, or declare the distance between the sets themselves (between samples) if it is known.",
         )
-    repeated = len(forget) - len({row for row, _ in _row_keys(forget.features, forget.labels)})
-    if repeated:
+    notes: list[str] = []
+    if seen.repeated:
         notes.append(
-            f"{repeated} of {len(forget)} forget rows are repeats of another; each was counted as one training row"
+            f"{seen.repeated} of {len(forget)} forget rows are repeats of another; each was counted as one training row"
         )
-    counts = Counter(forget.labels.tolist())
-    if record.class_counts is not None:
-        for index, count in counts.items():
-            if count > record.class_counts[index]:
-                raise DataError(
-                    f"{count} rows of class {record.classes[index]!r} are to be forgotten",
-                    f"the source had {record.class_counts[index]}",
-                    "Check the labels; these rows cannot all have been trained on.",
-                )
+    retained = record_without(record, forget.labels)
+    require_possible(retained)
     if has_labels:
-        absent = [value for value, count in zip(record.classes, seen.counts, strict=True) if count == 0]
-        if absent:
-            named = ", ".join(repr(value) for value in absent)
-            notes.append(PublicNote("the surrogate has no rows of class " + named))
-        notes += against_the_distance(counts, seen, record, distance, force)
+        notes += _absent_class_notes(seen, retained, distance, force)
     if distance.is_source:
         _require_source(len(forget), surrogate, seen, record, has_labels)
     elif seen.shared:
         notes.append(
             f"{seen.shared} of {len(forget)} forget rows are also in the surrogate; it should hold none of them"
         )
-    return tuple(notes)
-
-
-def against_the_distance(
-    forgotten: Counter[int], seen: Survey, record: TrainingRecord, distance: Distance | Estimation, force: bool
-) -> tuple[str, ...]:
-    """Refuse a surrogate without any row of a class that is retained, where the distance says that cannot be."""
-    if record.class_counts is None or not isinstance(distance, Distance) or distance.provenance != "declared":
-        return ()
-    left = [count - forgotten[index] for index, count in enumerate(record.class_counts)]
-    absent = [index for index, count in enumerate(left) if count > 0 and seen.counts[index] == 0]
-    missing = sum(left[index] for index in absent)
-    covered = distance.kind == "tv" and missing <= distance.value * sum(left)  # what it declares may well be missing
-    if not absent or covered:
-        return ()
-    named = ", ".join(repr(record.classes[index]) for index in absent[:12])
-    said = (
-        f"the surrogate has no row of class {named}, of which {missing:,} of {sum(left):,} retained rows are "
-        f"({100 * missing / sum(left):.3g} %)"
-    )
-    if not force:
-        raise UselessModel(
-            said,
-            f"the distance declared, {distance}, says that such rows are there",
-            "Add surrogate rows of that class; declare a tv that covers its share; or insist with --force "
-            "(force=True), and the certificate says so.",
-        )
-    against = f"the distance declared, {distance}, says that such rows are there, so it may be false"
-    without_counts = f"{FORCED}the surrogate has no row of class {named}, of which rows are retained; {against}"
-    return (f"{FORCED}{said}; {against}", PublicNote(without_counts))
-
-
-def _require_source(n_forget: int, source: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
-    """Refuse rows that are given as the source but cannot be it."""
-    if not has_labels:
-        raise DataError(
-            "the source rows have no labels", "with distance source they are needed", "Give (features, labels)."
-        )
-    if source.dtype != dtype_named(record.rows_dtype):
-        raise DataError(
-            f"the source rows are kept in {str(source.dtype).removeprefix('torch.')}",
-            f"the model was trained on {record.rows_dtype}",
-            f"Use --dtype {record.rows_dtype} (dtype='{record.rows_dtype}').",
-        )
-    if len(source) != record.n_source:
-        raise DataError(
-            f"the surrogate has {len(source):,} rows",
-            f"the source had {record.n_source:,}",
-            "With distance source, give the source itself.",
-        )
-    if record.class_counts is not None and seen.counts != record.class_counts:
-        raise DataError(
-            f"the rows given as the source have class counts {seen.counts}",
-            f"at training they were {record.class_counts}",
-            "With distance source, give the source itself.",
-        )
-    if seen.lacking:
-        raise DataError(
-            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as "
-            "often",
-            "with distance source every forget row must be",
-            "Give the source itself, or declare another distance.",
-        )
-
-
-def class_notes(
-    forget: Rows,
-    seen: Survey,
-    record: TrainingRecord,
-    asked: Label | None,
-    distance: Distance | Estimation,
-    has_labels: bool,
-) -> tuple[str, ...]:
-    """What becomes of classes that are forgotten whole.
-
-    Their surrogate rows stay unless classes are matched, and what is declared is declared of the retained rows, of
-    which there are none.
-    """
-    if record.class_counts is None:
-        if asked is None:
-            return ()
-        return ("the record has no class counts; that these are all rows the source had of the class was not checked",)
-    counts = Counter(forget.labels.tolist())
-    notes = []
-    for index in sorted(index for index, count in counts.items() if count == record.class_counts[index]):
-        note = (
-            f"every row of class {record.classes[index]!r} is forgotten ({counts[index]:,}); the model keeps its "
-            "weights for that class"
-        )
+    for index, left in enumerate(retained.class_counts or ()):
+        gone = 0 if record.class_counts is None else record.class_counts[index]
+        if left or not gone:
+            continue
+        value = record.classes[index]
+        note = f"every row of class {value!r} is forgotten ({gone:,}); the model keeps its weights for that class"
         if has_labels and seen.counts[index] and not (distance.is_source or distance.matched):
             note += (
                 f"; its {seen.counts[index]:,} surrogate rows stay, so the distance must be that of retained rows "
@@ -731,3 +381,64 @@ def class_notes(
             )
         notes.append(note)
     return tuple(notes)
+
+
+def _absent_class_notes(
+    seen: Survey, retained: TrainingRecord, distance: Distance | Estimation, force: bool
+) -> tuple[str, ...]:
+    """What is said of classes that the surrogate lacks; refused, unless forced, where the distance rules that out."""
+    absent = [index for index, count in enumerate(seen.counts) if count == 0]
+    if not absent:
+        return ()
+    named = ", ".join(repr(retained.classes[index]) for index in absent[:12])
+    said = PublicNote(f"the surrogate has no row of class {named}")
+    if retained.class_counts is None or not isinstance(distance, Distance) or distance.provenance != "declared":
+        return (said,)
+    missing, total = sum(retained.class_counts[index] for index in absent), sum(retained.class_counts)
+    if not missing or (distance.kind == "tv" and missing <= distance.value * total):  # declared to be missing
+        return (said,)
+    if not force:
+        raise UselessModel(
+            f"{said}, of which {missing:,} of {total:,} retained rows are ({100 * missing / total:.3g} %)",
+            f"the distance declared, {distance}, says that such rows are there",
+            "Add surrogate rows of that class; declare a tv that covers its share; or insist with --force "
+            "(force=True), and the certificate says so.",
+        )
+    contradicts = f"of which rows are retained; the distance declared, {distance}, says that such rows are there"
+    return (PublicNote(f"{FORCED}{said}, {contradicts}, so it may be false"),)
+
+
+def _require_source(n_forget: int, source: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
+    """Refuse rows that are given as the source but cannot be it."""
+    given = "With distance source, give the source itself."
+    dtype, trained = str(source.dtype).removeprefix("torch."), record.rows_dtype
+    for wrong, found, required, remedy in (
+        (not has_labels, "the source rows have no labels", "with distance source they are needed", given),
+        (
+            dtype != trained,
+            f"the source rows are kept in {dtype}",
+            f"the model was trained on {trained}",
+            f"Use --dtype {trained} (dtype='{trained}').",
+        ),
+        (
+            len(source) != record.n_source,
+            f"the surrogate has {len(source):,} rows",
+            f"the source had {record.n_source:,}",
+            given,
+        ),
+        (
+            record.class_counts not in (None, seen.counts),
+            f"the rows given as the source have class counts {seen.counts}",
+            f"at training they were {record.class_counts}",
+            given,
+        ),
+        (
+            seen.lacking,
+            f"{seen.lacking} of {n_forget} forget rows are not among the source rows given, with these labels and as "
+            "often",
+            "with distance source every forget row must be",
+            "Give the source itself, or declare another distance.",
+        ),
+    ):
+        if wrong:
+            raise DataError(found, required, remedy)

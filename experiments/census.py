@@ -18,6 +18,7 @@ from experiments.datasets.folder import DataFolder
 from experiments.datasets.splits import random_split
 from experiments.protocol.experiment import Case, Config, Record, Table, percent, spread
 from experiments.shared.checks import check
+from experiments.shared.figures import COLOURS, STYLES, new_figure, png
 from experiments.shared.mixture import ROUNDING
 from expunge.certificate.derive import held_region
 from expunge.door import ask
@@ -26,7 +27,6 @@ from expunge.evaluate.methods import MethodResult
 from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.report.figures import COLOURS, STYLES, new_figure, png
 from expunge.request.promise import Promise, wanted_distance
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from experiments.datasets.folder import DataFolder
-from experiments.protocol.experiment import Case, Config, Record, Table, grouped, percent, spread
+from experiments.protocol.experiment import Case, Config, Record, Table, grouped, spread
 from experiments.shared.checks import paper_delta
 from experiments.shared.comparison import ACCURACIES, PAPER_METRICS, Scores, comparison
+from experiments.shared.figures import COLOURS, new_figure, png
 from experiments.shared.gaps import METHODS, Group, by_group, gap_table
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
 from expunge.bounds.calibration import sigma_classical
 from expunge.distance import Estimation
 from expunge.estimate.source import estimate_source
-from expunge.report.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 BARS = (
@@ -195,15 +195,14 @@ def _deltas(config: Config, records: Sequence[Record]) -> Table:
 def _forget_scores(by_method: Mapping[Group, Sequence[Scores]]) -> Table:
     rows = []
     for (data, xi, method), scores in by_method.items():
-        metrics = ("fs1", "fs2", "lira", "sigma")
-        cells = [spread([one.get(metric) for one in scores], ".3f") for metric in metrics[:2]]
-        cells += [percent([one.get("lira") for one in scores]), spread([one.get("sigma") for one in scores])]
+        cells = [spread([one.get(metric) for one in scores], ".3f") for metric in ("fs1", "fs2")]
+        cells.append(spread([one.get("sigma") for one in scores]))
         rows.append((data, xi, method, *cells))
     return Table(
         "Figure 2: noise and forget scores",
-        ("data", "xi", "method", "FS1", "FS2", "likelihood-ratio attack %", "sigma"),
+        ("data", "xi", "method", "FS1", "FS2", "sigma"),
         tuple(rows),
-        ("Retrain's forget score against itself is the ceiling; the attack's 50 % would be none.",),
+        ("Retrain's forget score against itself is the ceiling.",),
     )
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, grouped, spread
 from experiments.shared.comparison import ACCURACIES, Scores, comparison
+from experiments.shared.figures import COLOURS, new_figure, png
 from experiments.shared.gaps import METHODS, Group, by_group, gap_table
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
-from expunge.report.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.datasets.folder import DataFolder
 from experiments.protocol.experiment import Case, Config, Record, Table, grouped, percent, spread
 from experiments.shared.certified import frontier, parted
-from expunge.report.figures import COLOURS, new_figure, png
+from experiments.shared.figures import COLOURS, new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 PANELS = 4

@@ -22,6 +22,7 @@ from experiments.datasets.synthetic import L2, N_FEATURES, source_rows, surrogat
 from experiments.protocol.experiment import Case, Config, Record, Table, grouped, spread
 from experiments.shared.checks import checked, mean_difference, paper_delta
 from experiments.shared.comparison import comparison
+from experiments.shared.figures import new_figure, png
 from experiments.shared.gaps import by_group
 from experiments.shared.mixture import distance_checks, mixture, paper_scores, sizes, trained
 from experiments.shared.paper_noise import PAPER_DELTA, PAPER_EPSILON
@@ -33,7 +34,6 @@ from expunge.estimate.source import KullbackLeiblerEstimate, estimate_source
 from expunge.evaluate.case import Case as Task
 from expunge.evaluate.case import Splits, make_case
 from expunge.heads.rows import in_memory
-from expunge.report.figures import new_figure, png
 from expunge.request.promise import computing_device
 from expunge.request.sets import rows_of
 from expunge.runtime.progress import Progress, silent

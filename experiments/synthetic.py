@@ -19,12 +19,12 @@ from experiments.protocol.experiment import Case, Config, Record, Table, spread
 from experiments.shared.checks import checked
 from experiments.shared.closed_forms import gaussian_chi_square
 from experiments.shared.comparison import Scores, comparison, scores_of
+from experiments.shared.figures import new_figure, png
 from experiments.shared.paper_task import paper_methods, paper_splits, published_splits
 from expunge.distance import Distance
 from expunge.evaluate.case import make_case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import UnlearnMinus
-from expunge.report.figures import new_figure, png
 from expunge.runtime.progress import Progress, silent
 
 KINDS = ("published", "fresh", "printed")

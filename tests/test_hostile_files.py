@@ -85,7 +85,7 @@ def test_a_message_and_little_memory(case: Case, folder: Path, monkeypatch: pyte
 # peak of memory would count what started it, and two hundred times the seconds that loading takes help nobody.
 STARTER = """
 import json, os, signal, sys, traceback
-import matplotlib, pyarrow.csv, pyarrow.parquet, scipy.optimize, sklearn, torch
+import pyarrow.csv, pyarrow.parquet, scipy.optimize, sklearn, torch
 import expunge.cli, expunge.rows, expunge.train, expunge.unlearn, expunge.networks.encoders
 for line in sys.stdin:
     args, said = json.loads(line)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from experiments.protocol.experiment import Config, Record
+from experiments.shared.figures import COLOURS, new_figure, png
 from experiments.shared.ours import DEPOSIT, RIDGE
 from experiments.shared.peer_tables import ALL_OURS, PEERS, Cells, by_task, cells_of, lines_of, mean, said
 from experiments.shared.rivals import CHOSEN, RETRAIN, RETRAIN_RIDGE, USUAL
-from expunge.report.figures import COLOURS, new_figure, png
 
 BLACK = "#000000"
 LIMIT = 100.5  # percent: where the axis would have no end

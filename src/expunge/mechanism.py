@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.derive import Conclusion, derive
@@ -25,7 +26,7 @@ from expunge.certificate.statement import Statement, statement_of
 from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
 from expunge.evidence import Evidence, Measurement, build_claim, collect_notes, step_kind
-from expunge.noise import KeyedSource, bits_for
+from expunge.noise import KeyedSource, RandomBytes, bits_for
 from expunge.request.promise import refuse_unsound
 from expunge.request.request import (
     Request,
@@ -109,6 +110,21 @@ def judge(
     return claim, derived
 
 
+def draw(
+    request: Request,
+    measured: Measurement,
+    derived: Conclusion,
+    *,
+    insecure_test_seed: int | None = None,
+    keyed: KeyedSource | None = None,
+) -> tuple[Tensor, RandomBytes]:
+    """The updated weights with fresh noise, and where further random bytes of this run come from."""
+    assert derived.noise is not None
+    updated, noise = (request.weights + measured.step.update).cpu().numpy(), measured.shaped(derived.noise)
+    random_bytes = bits_for(noise.centre(updated), keyed, insecure_test_seed)
+    return torch.from_numpy(noise.added_to(updated, random_bytes)), random_bytes
+
+
 def hand_over(
     request: Request,
     measured: Measurement,
@@ -120,10 +136,7 @@ def hand_over(
 ) -> Unlearned:
     """The model with noise that is drawn here, and the certificate of it."""
     subject, step = request.subject, measured.step
-    assert derived.noise is not None
-    updated, noise = (request.weights + step.update).cpu().numpy(), measured.shaped(derived.noise)
-    random_bytes = bits_for(noise.centre(updated), keyed, insecure_test_seed)
-    noised = torch.from_numpy(noise.added_to(updated, random_bytes))
+    noised, random_bytes = draw(request, measured, derived, insecure_test_seed=insecure_test_seed, keyed=keyed)
     published = subject.published(noised, record_after(request))
     certificate = build(
         claim,

@@ -33,13 +33,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_deposit_is_private_whole_and_never_written_over(folder: Path) -> None:
-    made = done(f"{DEPOSIT} --out new.deposit --figure cost.png --json --quiet")
+    made = done(f"{DEPOSIT} --out new.deposit --json --quiet")
     file = folder / "new.deposit"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.stat().st_size == made["bytes"]
     assert made["n_rows"] == read_deposit(file).numbers.n_rows == 400
     assert [each["epsilon"] for each in made["outlook"]["affordable"]] == [0.1, 1.0, 5.0]
-    assert (folder / "cost.png").read_bytes().startswith(b"\x89PNG")
     before = file.read_bytes()
     refused(f"{DEPOSIT} --out new.deposit", "exists already")
     assert file.read_bytes() == before

@@ -159,15 +159,13 @@ def test_a_page_for_one_result() -> None:
     assert not Path("forged.html").exists()
 
 
-def test_plan_prints_a_table_and_writes_a_figure() -> None:
+def test_plan_foresees_what_unlearn_uses() -> None:
     line = UNLEARN.replace("unlearn", "plan").replace(" --distance same", "")
-    text = done(f"{line} --epsilon 1 --epsilon 3 --distance same --figure plan.png")
+    text = done(f"{line} --epsilon 1 --epsilon 3 --distance same")
     assert "same" in text
     assert "noise falls to" in text
-    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
     found = done(f"{line} --json")
     assert len(found["outlooks"]) == 28
-    refused(f"{line} --figure plan.png")
     used = done(f"{UNLEARN} --epsilon 1 --json --force --out used")
     (foreseen,) = [o for o in found["outlooks"] if o["epsilon"] == 1.0 and o["distance"] == "same"]
     assert f"{foreseen['sigma']:.10g}" == f"{used['statement']['sigma']:.10g}"

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.backends.backend_agg  # noqa: F401  it makes folders of its own when it is loaded, once a process
 import numpy as np
 import pytest
 
@@ -41,7 +40,7 @@ COMMANDS = {
     "report": "report result --out out.html",
     "card": "card result --out out.md",
     "train": "train --data source.npz --l2 0.1 --max-norm 1.0 --out out.safetensors --deposit out.deposit",
-    "deposit": "deposit --model model.safetensors --data source.npz --out out.deposit --figure out.png",
+    "deposit": "deposit --model model.safetensors --data source.npz --out out.deposit",
     "unlearn": "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 0.5 "
     "--delta 1e-3 --distance same --force --sign-key key --out out",
     "init": f"{INIT} --model model.safetensors --surrogate surrogate.npz --distance same",

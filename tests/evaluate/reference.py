@@ -66,25 +66,6 @@ def forget_score(unlearned: np.ndarray, retrained: np.ndarray) -> float:
     return total / unlearned.shape[1]
 
 
-def likelihood_ratio(unlearned: np.ndarray, retrained: np.ndarray) -> list[float]:
-    """Accuracy on each row of guessing the likelier of two normal laws fitted on the first halves."""
-    half = len(unlearned) // 2
-    found = []
-    for row in range(unlearned.shape[1]):
-        laws = []
-        for values in (unlearned[:half, row], retrained[:half, row]):
-            mean = float(np.mean(values))
-            laws.append((mean, float(np.sqrt(np.mean((values - mean) ** 2)))))
-
-        def density(value: float, law: tuple[float, float]) -> float:
-            return math.exp(-((value - law[0]) ** 2) / (2 * law[1] ** 2)) / law[1]
-
-        right = sum(density(v, laws[0]) > density(v, laws[1]) for v in unlearned[half:, row])
-        right += sum(density(v, laws[0]) <= density(v, laws[1]) for v in retrained[half:, row])
-        found.append(right / (2 * (len(unlearned) - half)))
-    return found
-
-
 def binomial_tail(count: int, total: int, chance: float) -> float:
     """P(at most `count` of `total`)."""
     return math.fsum(math.comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(count + 1))

@@ -22,15 +22,12 @@ from expunge.errors import DataError
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.methods import MethodResult, plain_noise
 from expunge.evaluate.metrics import (
-    LikelihoodRatio,
-    Score,
     accuracies,
     accuracy,
     attack_membership,
     confidences,
     describe_fit,
     forget_score,
-    likelihood_ratio,
     membership,
     of_other_classes,
     relearn_time,
@@ -50,12 +47,6 @@ def test_accuracies_by_hand(case: Case) -> None:
         assert score.value == sum(hits) / len(hits)
     constant = Rows(torch.zeros(4, 50, dtype=torch.float64), torch.tensor([0, 0, 1, 2]))
     assert accuracy(case.retrained, constant) == 0.5
-
-
-def test_one_weight_vector_is_that_of_the_second_class() -> None:
-    rows = Rows(torch.tensor([[2.0], [-1.0], [3.0], [0.0]]).double(), torch.tensor([1, 0, 0, 0]))
-    assert accuracy(torch.tensor([[1.0]]).double(), rows) == 0.75
-    assert accuracy(torch.tensor([[-1.0]]).double(), rows) == 0.5
 
 
 def test_confidences_equal_the_literal_form() -> None:
@@ -86,7 +77,7 @@ def test_equals_the_literal_form(shift: float, scale: float) -> None:
     retrained = generator.standard_normal((24, 5))
     expected = [reference.row_epsilon(unlearned[:, row], retrained[:, row]) for row in range(5)]
     assert row_epsilons(unlearned, retrained).tolist() == expected
-    assert forget_score(unlearned, retrained).score.value == reference.forget_score(unlearned, retrained)
+    assert forget_score(unlearned, retrained).value == reference.forget_score(unlearned, retrained)
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -98,12 +89,12 @@ def test_equal_values_are_never_told_apart(first: list[int], second: list[int]) 
 
 def test_models_against_themselves_score_the_maximum() -> None:
     values = np.random.default_rng(0).standard_normal((64, 7))
-    assert forget_score(values, values).score.value == 1.0
-    assert forget_score(values, values[::-1]).score.value == 1.0
+    assert forget_score(values, values).value == 1.0
+    assert forget_score(values, values[::-1]).value == 1.0
 
 
 def test_few_models_are_refused() -> None:
-    score = forget_score(np.zeros((5, 2)), np.zeros((5, 2))).score
+    score = forget_score(np.zeros((5, 2)), np.zeros((5, 2)))
     assert score.value is None
     assert "20" in score.flags[0]
     with pytest.raises(ValueError, match="both sides"):
@@ -121,50 +112,13 @@ def test_retraining_is_its_own_ceiling(case: Case) -> None:
     for seed in range(3):
         generator = np.random.default_rng(seed)
         pair = [confidences(outcome.ensemble(64, generator), case.rows["forget"]) for _ in range(2)]
-        scores.append(forget_score(*pair).score)
+        scores.append(forget_score(*pair))
     values = [score.value for score in scores]
     assert max(values) - min(values) < 4 * max(score.error for score in scores)
     original = MethodResult(case.weights, plain_noise(0.01, case.weights))
     generator = np.random.default_rng(9)
     pair = [confidences(one.ensemble(64, generator), case.rows["forget"]) for one in (original, outcome)]
-    assert forget_score(*pair).score.value < 0.5 * min(values)
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.7, 3.0])
-def test_equals_the_literal_form_likelihood_ratio(shift: float) -> None:
-    generator = np.random.default_rng(2)
-    unlearned, retrained = shift + generator.standard_normal((30, 4)), 1.5 * generator.standard_normal((30, 4))
-    found = likelihood_ratio(unlearned, retrained)
-    assert isinstance(found, LikelihoodRatio)
-    assert found.rows.tolist() == reference.likelihood_ratio(unlearned, retrained)
-    assert found.worst == max(found.rows)
-    tried, hits = 30, round(30 * found.worst)
-    above = 1 - reference.binomial_tail(hits - 1, tried, found.worst_lower)
-    assert above == pytest.approx(0.001 / 4, rel=1e-6)
-
-
-def test_one_row_that_was_not_forgotten_is_found_among_many() -> None:
-    generator = np.random.default_rng(0)
-    unlearned, retrained = generator.standard_normal((400, 50)), generator.standard_normal((400, 50))
-    unlearned[:, 17] += 3.0
-    found = likelihood_ratio(unlearned, retrained)
-    assert isinstance(found, LikelihoodRatio)
-    assert int(found.rows.argmax()) == 17
-    assert found.worst_lower > 0.8
-    assert abs(found.mean.value - 0.5) < 0.03
-
-
-def test_one_distribution_shows_nothing() -> None:
-    generator = np.random.default_rng(0)
-    found = likelihood_ratio(generator.standard_normal((400, 50)), generator.standard_normal((400, 50)))
-    assert isinstance(found, LikelihoodRatio)
-    assert found.worst_lower < 0.5
-
-
-@pytest.mark.parametrize("count", [10, 19])
-def test_few_models_and_equal_confidences_are_refused(count: int) -> None:
-    assert isinstance(likelihood_ratio(np.zeros((count, 3)), np.ones((count, 3))), Score)
-    assert isinstance(likelihood_ratio(np.zeros((50, 3)), np.zeros((50, 3))), Score)
+    assert forget_score(*pair).value < 0.5 * min(values)
 
 
 def test_equals_cross_validation() -> None:
@@ -177,24 +131,17 @@ def test_equals_cross_validation() -> None:
     assert attack_membership(forget, test, 3).value == float(np.mean(expected))
 
 
-def test_sets_are_balanced_and_losses_capped() -> None:
+def test_the_sets_are_balanced_and_what_was_not_forgotten_is_found() -> None:
     generator = np.random.default_rng(1)
-    small, large = generator.exponential(1.0, 50), generator.exponential(1.0, 5000)
-    found = attack_membership(small, large, 0)
-    assert found.error == 0.5 / np.sqrt(found.error and round(0.25 / found.error**2))
-    assert 0.25 / found.error**2 <= 100
+    found = attack_membership(generator.normal(0.0, 1.0, 50), generator.normal(2.0, 1.0, 5000), 0)
+    assert found.value > 0.5 + 4 * found.error
+    assert 0.25 / found.error**2 <= 100  # rows that were held out once
 
 
 def test_a_retrained_model_gives_half(case: Case) -> None:
     """Forget and test rows are alike to it: 50 % within four of its own errors."""
     found = membership(case.retrained, case, 0)
     assert abs(found.value - 0.5) < 4 * found.error
-
-
-def test_what_was_not_forgotten_is_found() -> None:
-    generator = np.random.default_rng(0)
-    found = attack_membership(generator.normal(0.0, 1.0, 500), generator.normal(2.0, 1.0, 500), 0)
-    assert found.value > 0.5 + 4 * found.error
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from expunge.bounds.calibration import compose
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import optimum
 from expunge.deposit.region import Setting
-from expunge.evaluate.audit import lower_bound, shaped_runs
+from expunge.evaluate.audit import lower_bound, noised_runs
 from expunge.heads import Rows as HeadRows
 from games.worlds import (
     DELTA,
@@ -105,14 +105,14 @@ def references(name: str, leaving: Leaving, seed: int) -> np.ndarray:
     """Retrained on the retained rows, with noise made from the retained rows, of the size that the policy set."""
     noise = leaving.noise
     own = type(noise)(noise.scale, noise.grid_exponent, before(name, None).ellipsoid)
-    return shaped_runs(retrained(name), own, RUNS, seed=seed)
+    return noised_runs(retrained(name), own, RUNS, seed=seed)
 
 
 @functools.cache
 def played(name: str, who: int) -> tuple[Statistics, Statistics]:
     """Statistics of what was published when somebody left, and of the reference."""
     leaving = by_policy(name, who)
-    models = shaped_runs(leaving.updated, leaving.noise, RUNS, seed=3 + who)
+    models = noised_runs(leaving.updated, leaving.noise, RUNS, seed=3 + who)
     sides = models, references(name, leaving, 5 + who)
     first, second = (statistics(name, each, leaving.updated) for each in sides)
     return first, second
@@ -168,7 +168,7 @@ def test_noise_with_the_shape_of_the_source_is_told(name: str) -> None:
     leaving = by_policy(name, THIS)
     noise = leaving.noise
     old = type(noise)(noise.scale, noise.grid_exponent, before(name, THIS).ellipsoid)
-    models = shaped_runs(leaving.updated, old, RUNS, seed=8)
+    models = noised_runs(leaving.updated, old, RUNS, seed=8)
     unlearned, reference = statistics(name, models, leaving.updated), played(name, THIS)[1]
     ten = compose([leaving.publish(0).statement.mu] * TOGETHER, DELTA, 0.0).epsilon
     rates = wins(unlearned, reference), wins(together(unlearned), together(reference))
@@ -183,7 +183,7 @@ def test_weights_with_too_little_noise_are_told(name: str) -> None:
     noise = leaving.noise
     apart = leaving.after.shape[0].numpy().T @ (leaving.updated - retrained(name)).reshape(-1)
     quiet = type(noise)(0.2 * float(np.linalg.norm(apart)), -50, noise.shape)
-    models, other = (shaped_runs(each, quiet, 400, seed=9) for each in (leaving.updated, retrained(name)))
+    models, other = (noised_runs(each, quiet, 400, seed=9) for each in (leaving.updated, retrained(name)))
     first, second = (statistics(name, each, leaving.updated) for each in (models, other))
     assert wins(first, second) > 0.9
 

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "expunge"
 HEAVY = (
     "numpy", "scipy.special", "scipy.stats", "scipy.optimize", "scipy.linalg", "torch", "torch.func", "sklearn.datasets",
     "pytest", "_pytest.assertion.rewrite", "hypothesis", "mpmath", "cryptography.hazmat.primitives.asymmetric.ed25519", "click.testing",
-    "safetensors.torch", "pyarrow.parquet", "jinja2", "rich.console", "matplotlib.figure", "threadpoolctl",
+    "safetensors.torch", "pyarrow.parquet", "jinja2", "rich.console", "threadpoolctl",
 )  # fmt: skip
 CAUGHT, SURVIVED, OVERTIME = "caught", "survived", "overtime"
 MOST_MEMORY = 12 << 30

@@ -54,7 +54,6 @@ def test_it_runs_out_and_parts_are_of_what_is_left() -> None:
     clock.now += 50.0
     assert budget.spent
     assert budget.part(0.5).spent, "a part of nothing"
-    assert Budget(60.0, clock=lambda: 100.0, begun=70.0).left == 30.0, "time that has passed before counts"
 
 
 def test_what_fits_is_reckoned_at_the_speed_so_far() -> None:

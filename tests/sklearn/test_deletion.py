@@ -29,7 +29,8 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
 from expunge.runtime.values import LARGEST
 from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, unlearn
-from expunge.sklearn.deletion import at_optimum, make, require_supported
+from expunge.sklearn.deletion import make
+from expunge.sklearn.objectives import with_weights
 from expunge.sklearn.pipelines import split_pipeline
 from sklearn_models import CASES, GONE, N, away, fitted, numbers, people, refit_matrix, some
 
@@ -162,7 +163,7 @@ def test_a_model_that_had_not_converged_is_moved_to_its_own_optimum_and_that_is_
     with pytest.warns(NotAtOptimum, match="% of the source's rows another class"):
         made = make(rough, features, labels, seed=1)
     smooth = LogisticRegression(C=1.0 / (0.01 * len(labels)), tol=1e-10, max_iter=10_000).fit(features, labels)
-    found = at_optimum(rough, made.optimum)
+    found = with_weights(rough, made.optimum.numpy())
     np.testing.assert_allclose(found.coef_, smooth.coef_, atol=1e-5)
     np.testing.assert_allclose(found.intercept_, smooth.intercept_, atol=1e-5)
 
@@ -301,7 +302,6 @@ def test_too_many_weights_are_refused_before_rows_are_made_dense() -> None:
         model.fit(rows, np.arange(40) % 2)
     with pytest.raises(ModelError, match="max_features=2000"):
         deposit(model, rows, np.arange(40) % 2)
-    require_supported(LogisticRegression().fit(*numbers(2)))
 
 
 def test_the_norm_bound_is_not_a_row_s_length() -> None:

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import (
@@ -20,7 +19,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import expunge
 from expunge.errors import ModelError
-from expunge.sklearn import from_sklearn, to_sklearn
+from expunge.sklearn import from_sklearn
 from expunge.sklearn.objectives import Objective, read_objective, with_weights
 from sklearn_models import EXACT, numbers
 
@@ -121,23 +120,7 @@ def test_another_penalty_for_each_class_is_refused() -> None:
         read_objective(single)
 
 
-@pytest.mark.parametrize(("classes", "asked"), [(2, "multinomial"), (3, "ovr")])
-def test_another_loss_by_multi_class_is_refused(classes: int, asked: str) -> None:
-    """Up to scikit-learn 1.7 it made two classes a softmax of (-w, w), and several one against the rest."""
-    rng = np.random.default_rng(0)
-    features, labels = rng.normal(size=(60, 2)), np.arange(60) % classes
-    model = LogisticRegression(fit_intercept=False).fit(features, labels)
-    for usual in ("auto", "deprecated", "ovr" if classes == 2 else "multinomial"):
-        model.multi_class = usual
-        assert read_objective(model).loss == ("logistic" if classes == 2 else "softmax")
-    model.multi_class = asked
-    with pytest.raises(ModelError, match="multi_class"):
-        read_objective(model)
-    with pytest.raises(ModelError, match="multi_class"):
-        from_sklearn(model, n_source=60, max_norm=5.0, training_residual=0.0)
-
-
-# scikit-learn models both ways: the same objective, the same predictions, and a refusal where no bound can hold.
+# Without a deposit: the same objective and the same predictions, and a refusal where no bound can hold.
 
 
 def digits(classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -152,25 +135,17 @@ def test_the_converted_weights_are_at_the_optimum_of_our_objective(classes: int,
     x, y = digits(classes)
     logistic = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=5000)
     estimator = (logistic if kind == "logistic" else RidgeClassifier(alpha=3.0, fit_intercept=False)).fit(x, y)
+    before = estimator.coef_.copy()
     model = from_sklearn(estimator, n_source=len(x), max_norm=1.0, source=(x, y))
     assert model.record.residual < 1e-6
     assert model.record.provenance == "declared"
     ours = expunge.train(x, y, l2=model.record.l2, max_norm=1.0, loss=model.record.loss)
     assert np.allclose(ours.weight.numpy(), model.weight.numpy(), atol=1e-4)
-
-
-def test_unlearning_a_scikit_learn_model_leaves_the_estimator_alone() -> None:
-    x, y = digits(3)
-    fitted = LogisticRegression(C=0.1, fit_intercept=False, tol=1e-8, max_iter=5000).fit(x[:200], y[:200])
-    before = fitted.coef_.copy()
-    model = from_sklearn(fitted, n_source=200, max_norm=1.0, source=(x[:200], y[:200]))
-    result = expunge.unlearn(
-        model, (x[:2], y[:2]), (x[200:], y[200:]), epsilon=2.0, delta=1e-3, distance="same", force=True
-    )
-    published = to_sklearn(result.model, fitted)
-    assert np.array_equal(fitted.coef_, before)
-    assert not np.array_equal(published.coef_, before)
+    assert np.array_equal(model.predict(x), estimator.predict(x))
+    asked = {"epsilon": 2.0, "delta": 1e-3, "distance": "source", "force": True}
+    result = expunge.unlearn(model, (x[:2], y[:2]), (x, y), **asked)
     assert result.certificate.status == "conditional"
+    assert np.array_equal(estimator.coef_, before)
 
 
 @pytest.mark.parametrize(
@@ -185,52 +160,15 @@ def test_unlearning_a_scikit_learn_model_leaves_the_estimator_alone() -> None:
         (LogisticRegression(fit_intercept=False), "training_residual"),
     ],
 )
-def test_what_our_objective_does_not_describe_is_refused_with_a_remedy(estimator: object, word: str) -> None:
+def test_what_our_objective_does_not_describe_is_refused_with_a_remedy(estimator: Any, word: str) -> None:
     x, y = digits(2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = estimator.fit(x, y)
-    with pytest.raises(expunge.ModelError, match=word):
-        from_sklearn(fitted, n_source=len(x), max_norm=1.0, training_residual=None if "resid" in word else 0.1)
-
-
-@pytest.mark.parametrize(("loss", "classes"), [("logistic", 2), ("ridge", 2), ("ridge", 3), ("softmax", 3)])
-def test_bias_and_order_of_classes_go_along(loss: str, classes: int) -> None:
-    """The estimator sorts its labels otherwise (as text), and has no intercept of its own: nothing may be lost."""
-    x, y = digits(classes)
-    y = np.array([9, 10, 11])[y]
-    rows = x - x.mean(axis=0) + 0.05 * (y[:, None] - 9)
-    model = expunge.train(rows, y, l2=1e-3, max_norm=9.0, loss=loss, bias=True)
-    like = RidgeClassifier(fit_intercept=False) if loss == "ridge" else LogisticRegression(fit_intercept=False)
-    given = to_sklearn(model, like.fit(rows, y))
-    assert np.array_equal(given.predict(rows), model.predict(rows))
-    words = expunge.train(rows, y.astype(str), l2=1e-3, max_norm=9.0, loss=loss, bias=True)
-    fitted = like.fit(rows, y.astype(str))
-    turned = to_sklearn(words, fitted)
-    assert np.array_equal(turned.predict(rows), words.predict(rows))
-    fitted.classes_ = fitted.classes_[::-1]
-    assert np.array_equal(to_sklearn(words, fitted).predict(rows), words.predict(rows)), "another order"
-    if loss != "ridge":
-        assert given.predict_proba(rows) == pytest.approx(model.predict_proba(rows), abs=1e-9)
-    with pytest.raises(expunge.ModelError, match="classes are"):
-        to_sklearn(model, fitted)
-    with pytest.raises(expunge.ModelError, match="fit_intercept=True"):
-        from_sklearn(given, n_source=len(x), max_norm=9.0, training_residual=0.0)
-    given.set_params(fit_intercept=False)
-    with pytest.raises(expunge.ModelError, match="an intercept that is not 0"):
-        from_sklearn(given, n_source=len(x), max_norm=9.0, training_residual=0.0)
-
-
-def test_an_estimator_that_would_make_something_else_of_the_weights_is_refused() -> None:
-    x, y = digits(3)
-    frame = pd.DataFrame(x[:, 2:6], columns=list("abcd"))
-    logistic = LogisticRegression(fit_intercept=False, max_iter=500)
-    with pytest.raises(expunge.ModelError, match="a model with loss ridge"):
-        to_sklearn(expunge.train(x, y, l2=0.1, max_norm=1.0, loss="ridge"), logistic.fit(x, y))
-    prepared = expunge.train(frame, y)
-    with pytest.raises(expunge.ModelError, match="trained on a table"):
-        to_sklearn(prepared, logistic.fit(frame, y))
-    assert to_sklearn(prepared, LogisticRegression(fit_intercept=False).fit(frame.to_numpy(), y))
-    as_it_is = expunge.train(frame, y, l2=0.1, max_norm=1.0, prepare="none")
-    with pytest.raises(expunge.ModelError, match="in another order"):
-        to_sklearn(as_it_is, logistic.fit(frame[list("badc")], y))
+    given = {"n_source": len(x), "max_norm": 1.0, "training_residual": None if "resid" in word else 0.1}
+    with pytest.raises(ModelError, match=word):
+        from_sklearn(fitted, **given)
+    if "resid" in word:
+        fitted.intercept_ = np.array([1.0])
+        with pytest.raises(ModelError, match="an intercept that is not 0"):
+            from_sklearn(fitted, **given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import command, options_of, written_to
 from expunge.distance import Estimation
+from expunge.errors import OptionError
 from expunge.request.promise import Declared, Execution
+from expunge.runtime.progress import Budget
 from expunge.runtime.values import option
 
 MOST_MINUTES = 10_000
@@ -50,10 +51,6 @@ def distance(
         "--distance takes it.",
         ".npz",
     ),
-    figure: Path | None = option(
-        "Write a .png: sampled features against the surrogate's, first two principal components.",
-        new=(".png",),
-    ),
 ) -> Any:
     """How far may a source that is gone be from the surrogate? A heuristic: none of it is a guarantee.
 
@@ -64,77 +61,57 @@ def distance(
     whatever the numbers.
 
     \b
-    expunge distance --model model.safetensors --surrogate surrogate.npz --forget forget.npz --figure features.png
+    expunge distance --model model.safetensors --surrogate surrogate.npz --forget forget.npz
     expunge distance --model model.safetensors --surrogate surrogate.npz --reference source-sample.npz
     expunge distance --model model.safetensors --surrogate surrogate.npz --out estimate.npz
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
                      --epsilon 1 --delta 1e-5 --distance estimate.npz --out result/
     """
-    from expunge.errors import OptionError
-    from expunge.rows.arrays import read_moments
-    from expunge.runtime.progress import Budget
-
-    begun = time.monotonic()  # before libraries are loaded, which is part of what somebody waits
     if not 0.0 < minutes <= MOST_MINUTES:
         raise OptionError(
             f"--minutes {minutes:g}", f"it lies above 0 and up to {MOST_MINUTES:,}", "Use 1, or 10 for a longer look."
         )
-    mean, covariance = (None, None) if moments is None else read_moments(moments)
-    settings = Estimation(**estimation, mean=mean, covariance=covariance, matched=match_classes)
-    sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
-    budget = Budget(60.0 * minutes, begun=begun)
-    with progress() as advance:
-        comparison = _compare(
-            model, declared, sets, label, wanted=settings, device=execution.device, budget=budget, progress=advance
-        )
-    return _write_comparison(comparison, target, figure)
-
-
-def _compare(path: Path, declared: Declared, sets: dict[str, Path | None], label: str | None, **how: Any) -> Any:
+    budget = Budget(60.0 * minutes)  # before libraries are loaded, which is part of what somebody waits
     from expunge.estimate.comparison import compare
+    from expunge.estimate.source import estimate_bytes
     from expunge.model import one_row_a_class, read_model
     from expunge.request.request import record_for
+    from expunge.rows.arrays import read_moments
+    from expunge.rows.output import write_file
     from expunge.rows.tables import is_table
 
-    given = read_model(path)[0]
-    model = one_row_a_class(given)  # as a request has it
+    mean, covariance = (None, None) if moments is None else read_moments(moments)
+    wanted = Estimation(**estimation, mean=mean, covariance=covariance, matched=match_classes)
+    given = read_model(model)[0]
     if given.record is None:
         # an estimate is about softmax alone; without rows to forget the source's size plays no part, nor how far
         # training stopped
-        usual: dict[str, Any] = {"n_source": None if sets["forget"] is not None else sum(declared.class_counts or (2,))}
+        usual: dict[str, Any] = {"n_source": None if forget is not None else sum(declared.class_counts or (2,))}
         usual |= {"loss": "softmax", "training_residual": 0.0}
         declared = replace(declared, **{name: own for name, own in usual.items() if getattr(declared, name) is None})
-    record = record_for(given, declared)
-    if model is not given and model.record is not None:
-        record = model.record
+    record, rowwise = record_for(given, declared), one_row_a_class(given)  # as a request has it
+    if rowwise is not given and rowwise.record is not None:
+        record = rowwise.record
+    sets = {"surrogate": surrogate, "forget": forget, "reference": reference}
     rows: dict[str, Any] = {
-        name: read_rows(each, label if is_table(each) else None, model)
+        name: read_rows(each, label if is_table(each) else None, rowwise)
         for name, each in sets.items()
         if each is not None
     }
-    return compare(model, rows.pop("surrogate"), record=record, **rows, **how)
+    with progress() as advance:
+        settings: dict[str, Any] = {"wanted": wanted, "device": execution.device, "budget": budget, "progress": advance}
+        comparison = compare(rowwise, rows.pop("surrogate"), record=record, **rows, **settings)
 
-
-def _write_comparison(comparison: Any, target: Path | None, figure: Path | None) -> dict[str, Any]:
-    """Everything written, printed and handed over; an estimate that tells nothing is not kept for a certificate."""
-    from expunge.estimate.source import estimate_bytes
-    from expunge.report.figures import principal_components
-    from expunge.rows.output import write_together
-    from expunge.runtime.files import PUBLIC
-
-    files: dict[str, tuple[Path, bytes, int]] = {}
-    if target is not None and comparison.tells:
-        files["estimate_file"] = (target, estimate_bytes(comparison.estimate), PUBLIC)
-    if figure is not None:
-        files["figure"] = (figure, principal_components(comparison), PUBLIC)
-    write_together(*files.values())
     _print_comparison(comparison)
-    written = {name: str(path) for name, (path, _, _) in files.items()}
-    out.listing(list(written.values()), "written: ")
-    if target is not None and not comparison.tells:
-        out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
     content: dict[str, Any] = comparison.to_dict()
-    return content | written
+    if target is None:
+        return content
+    if not comparison.tells:
+        out.print(f"not written: {target}; what tells nothing is no ground for a certificate")
+        return content
+    write_file(target, estimate_bytes(comparison.estimate))
+    out.print(f"written: {target}")
+    return content | {"estimate_file": str(target)}
 
 
 def _print_comparison(comparison: Any) -> None:

@@ -228,7 +228,6 @@ def deposit(
     target: Path = written_to(
         "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
-    figure: Path | None = option("A new .png file: accuracy against rows forgotten.", new=(".png",)),
 ) -> Any:
     """Keep a deposit of the source before it goes, so that rows can be forgotten later with proven certificates.
 
@@ -249,7 +248,6 @@ def deposit(
     """
     from expunge.deposit.make import make_deposit
     from expunge.model import read_model
-    from expunge.report.figures import forgettable
     from expunge.runtime.group import joined_group, local_device
 
     require_kinds(model, None, {"--data": data})
@@ -262,9 +260,7 @@ def deposit(
             new, known = with_outlook(lambda: make_deposit(trained, source, declared=declared, execution=here), advance)
         if not group.first:
             raise SystemExit(0)  # the first process of the group writes
-        expected = known["outlook"]
-        drawn = None if figure is None else (figure, forgettable(expected["losses"], expected["accuracy"]))
-        content = write_deposit(target, new.deposit, known, drawn)
+        content = write_deposit(target, new.deposit, known)
     return tell_deposit(new.deposit, content, content)
 
 
@@ -283,7 +279,7 @@ def write_deposit(
 ) -> dict[str, Any]:
     """Write a file that must not be there yet and that nobody but its owner can read; what it is.
 
-    `public` is a file that comes with it, a model or a figure: both or neither.
+    `public` is a model that comes with it: both or neither.
     """
     from expunge.rows.output import write_together
     from expunge.runtime.files import PRIVATE, PUBLIC

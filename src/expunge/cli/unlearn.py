@@ -145,7 +145,6 @@ def plan(
     step: str | None = option("converged (the default), newton or balanced."),
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution, "memory"),
-    figure: Path | None = option("A new .png file for the figure.", section="Output", new=(".png",)),
 ) -> Any:
     """Before you act: noise and predicted accuracy at several epsilons and distances; nothing is published.
 
@@ -156,16 +155,14 @@ def plan(
     \b
     expunge plan --model model.safetensors --deposit model.deposit --forget forget.npz --delta 1e-6
     expunge plan --model model.safetensors --forget forget.npz --surrogate surrogate.npz
-                 --delta 1e-5 --distance same --distance chi2:0.1 --figure plan.png
+                 --delta 1e-5 --distance same --distance chi2:0.1
     """
     from expunge.deposit.file import read_deposit
     from expunge.errors import OptionError
     from expunge.evaluate.plan import DISTANCES, EPSILONS, plan_deposit
     from expunge.evaluate.plan import plan as foresee
     from expunge.model import read_model
-    from expunge.report.figures import frontier
     from expunge.request.promise import require_none_with_deposit
-    from expunge.rows.output import write_file
 
     if sets.deposit is None and (sets.surrogate is None or test is not None):
         raise OptionError(
@@ -175,7 +172,7 @@ def plan(
         )
     wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS, "forget_class": sets.forget_class}
     if sets.deposit is not None:
-        besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step, "figure": figure}
+        besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step}
         require_none_with_deposit({**besides, "match_classes": match_classes, **vars(declared)})
         model, _ = read_model(sets.model)
         forget, _ = sets.read(execution.memory, model)
@@ -191,11 +188,8 @@ def plan(
     wanted |= {"distances": stated, "match_classes": match_classes, "step": step, "declared": declared}
     with progress() as advance:
         planned = foresee(model, *both, **wanted, execution=execution, progress=advance)
-    content = planned.to_json()
-    if figure is not None:
-        write_file(figure, frontier(content["outlooks"], planned.accuracy_before))
     _print_plan(planned)
-    return content
+    return planned.to_json()
 
 
 def _print_deposit_plan(planned: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.evaluate.audit import Audit, source_free
+from expunge.evaluate.audit import Audit
 from expunge.evaluate.case import Case, Splits, make_case
 from expunge.evaluate.evaluation import MethodScores, ScoreTable, evaluate, summarise
 from expunge.evaluate.methods import (
@@ -15,7 +15,7 @@ from expunge.evaluate.methods import (
     UnlearnMinus,
     UnlearnPlus,
 )
-from expunge.evaluate.metrics import Score, accuracies, forget_score, likelihood_ratio, membership, relearn_time
+from expunge.evaluate.metrics import Score, accuracies, forget_score, membership, relearn_time
 
 __all__ = [
     "Audit",
@@ -35,10 +35,8 @@ __all__ = [
     "accuracies",
     "evaluate",
     "forget_score",
-    "likelihood_ratio",
     "make_case",
     "membership",
     "relearn_time",
-    "source_free",
     "summarise",
 ]

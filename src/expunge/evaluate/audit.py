@@ -14,24 +14,21 @@ Each part of the bound is needed on some task. `tight_task`'s bound equals the t
 feature, what training left undone there, e, stays, and `||w_R - v|| = n/(n-m) ||e||` is the training term.
 `sampled_task` has nearly nothing but the sampling term, `single_step_task` the solver's, `deposit_task` the second
 order's.
-
-`source_free` is for those who cannot retrain: forget rows against fresh rows of the same kind, one published model.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import beta, rankdata
+from scipy.stats import beta
 from torch import Tensor
 
 from expunge.bounds import PaperConstants
@@ -47,15 +44,13 @@ from expunge.distance import Distance
 from expunge.door import ask
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
-from expunge.evaluate.metrics import FEWEST_ROWS, Score, Values, epsilon_lower, of_other_classes, row_losses
+from expunge.evaluate.metrics import Values, epsilon_lower
 from expunge.evidence import Measurement
-from expunge.heads import LinearHead, Rows
-from expunge.mechanism import certify, hand_over, judge, measure
-from expunge.model import LinearModel, checked_model, one_row_a_class, read_model
+from expunge.mechanism import certify, draw, judge, measure
+from expunge.model import LinearModel, checked_model, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
 from expunge.request.promise import Declared, Execution, Promise
-from expunge.request.request import LinearSubject, Request, head_of
-from expunge.rows.output import UnfinishedRun
+from expunge.request.request import LinearSubject, Request
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -64,14 +59,7 @@ FEWEST_RUNS = 200
 CONFIDENCE = 0.999
 THRESHOLDS = 400
 TOLERANCE = 1e-9  # of mu: what the claim itself is rounded by
-BATCH = 2_500  # runs a side that are lost at most when a run is stopped
-PERMUTATIONS = 9_999  # of the audit without the source
-FOUND, VISIBLE = 0.001, 0.05  # p-values: below the first a trace is found, below the second there was one to be seen
-LIMITS = (
-    "It compares averages over the forget rows; one person's trace can hide in it.",
-    "It holds only if the fresh rows were drawn as the forget rows were.",
-    "It looks at one published model; it says nothing about epsilon, and passing it is no proof.",
-)
+BATCH = 2_500  # runs a side whose weights are held at once
 
 
 @dataclass(frozen=True)
@@ -183,37 +171,29 @@ def lower_bound(
 
 
 def unlearned_runs(
-    request: Request, measured: Measurement, runs: int, *, seed: int | None = None, progress: Progress = silent
+    request: Request, measured: Measurement, runs: int, *, seed: int | None = None, first: int = 0
 ) -> Values:
-    """Weights that the mechanism published in `runs` runs: the real `hand_over`, noise and all, once a run.
+    """Weights that the mechanism published in `runs` runs, each drawn by the mechanism itself.
 
-    What it is handed is judged once, being alike in each run. With a `seed` each run has a seed of its own and the
-    audit can be repeated; without one the noise comes from the operating system, as in earnest.
+    What is handed over is judged once, being alike in each run. With a `seed` each run has a seed of its own, counted
+    from the `first`, and the audit can be repeated; without one the noise comes from the operating system, as in
+    earnest.
     """
-    published, judged = [], judge(request, measured, insecure=seed is not None)
-    for run in range(runs):
-        if run % 500 == 0:
-            progress("Mechanism", run, runs)
-        own = None if seed is None else seed * 2**32 + run  # no two runs of two audits share a seed
-        published.append(hand_over(request, measured, *judged, insecure_test_seed=own).model.matrix().numpy())
-    progress("Mechanism", runs, runs)
-    return np.stack(published)
+    assert isinstance(request.subject, LinearSubject)
+    derived = judge(request, measured, insecure=seed is not None)[1]
+    own = [None if seed is None else seed * 2**32 + first + run for run in range(runs)]  # audits share none
+    drawn = torch.stack([draw(request, measured, derived, insecure_test_seed=each)[0] for each in own])
+    return drawn.to(request.subject.dtype).double().numpy()
 
 
-def noised_runs(weights: Values, sigma: float, exponent: int, runs: int, *, seed: int | None = None) -> Values:
-    """`runs` models of these weights plus noise, by the mechanism's own sampler and on its grid, all at once."""
-    draw: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
-    return add_noise(np.broadcast_to(weights, (runs, *weights.shape)), sigma, exponent, draw)
-
-
-def shaped_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = None) -> Values:
-    """`runs` models of these weights plus noise that has a shape, one after the other."""
-    draw: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
-    smallest, made = noise.shape.smallest(noise.scale), []
-    for _ in range(runs):
-        rest = noise.shape.rest(noise.scale, draw)
-        assert rest is not None
-        made.append(rounded_sum(weights.reshape(-1) + rest.reshape(-1), smallest, noise.grid_exponent, draw))
+def noised_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = None) -> Values:
+    """`runs` models of these weights plus this noise, by the mechanism's own sampler and on its grid."""
+    source: RandomBytes = os.urandom if seed is None else seeded_bytes(seed)
+    smallest, exponent = noise.shape.smallest(noise.scale), noise.grid_exponent
+    if not isinstance(noise.shape, Ellipsoid):
+        return add_noise(np.broadcast_to(weights, (runs, *weights.shape)), smallest, exponent, source)
+    rests = (noise.shape.rest(noise.scale, source) for _ in range(runs))
+    made = [rounded_sum((weights.reshape(-1) + rest.reshape(-1)), smallest, exponent, source) for rest in rests]
     return np.stack(made).reshape(runs, *weights.shape)
 
 
@@ -243,28 +223,6 @@ def statistics(models: Values, updated: Values, retrained: Values, shape: Shape 
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Statistics of runs of both sides, by name."""
-
-    unlearned: dict[str, Values]
-    retrained: dict[str, Values]
-
-    @staticmethod
-    def join(parts: Sequence[Runs]) -> Runs:
-        """Runs of several parts as one."""
-        sides = ([part.unlearned for part in parts], [part.retrained for part in parts])
-        return Runs(*({name: np.concatenate([one[name] for one in side]) for name in side[0]} for side in sides))
-
-    def to_json(self) -> dict[str, dict[str, list[float]]]:
-        sides = {"unlearned": self.unlearned, "retrained": self.retrained}
-        return {side: {name: values.tolist() for name, values in own.items()} for side, own in sides.items()}
-
-    @staticmethod
-    def from_json(content: dict[str, dict[str, list[float]]]) -> Runs:
-        return Runs(**{side: {name: np.array(own) for name, own in named.items()} for side, named in content.items()})
-
-
-@dataclass(frozen=True)
 class AuditTask:
     """A request, its step and bound, and the retrained weights, which only an audit has."""
 
@@ -278,42 +236,6 @@ class AuditTask:
         return self.request.weights + self.measured.step.update
 
 
-def collect(task: AuditTask, runs: int, *, seed: int | None = None, progress: Progress = silent) -> Runs:
-    """Run the mechanism `runs` times, and retraining plus noise as often."""
-    assert isinstance(task.request.subject, LinearSubject)
-    updated, goal = task.updated.cpu().numpy(), task.retrained.cpu().numpy()
-    drawn = judge(task.request, task.measured, insecure=seed is not None)[1].noise
-    assert drawn is not None
-    noise, other = task.measured.shaped(drawn), None if seed is None else seed + 1
-    models = unlearned_runs(task.request, task.measured, runs, seed=seed, progress=progress)
-    if isinstance(noise.shape, Ellipsoid):
-        references = shaped_runs(goal, noise, runs, seed=other)
-    else:
-        references = noised_runs(goal, noise.scale, noise.grid_exponent, runs, seed=other)
-    stored = torch.from_numpy(references).to(task.request.subject.dtype).double().numpy()
-    return Runs(*(statistics(side, updated, goal, noise.shape) for side in (models, stored)))
-
-
-def require_confidence(confidence: float) -> None:
-    """Refuse a confidence that nothing could be said with."""
-    if not 0.5 < confidence < 1.0:
-        raise OptionError(f"confidence {confidence}", "it must lie between 0.5 and 1", "0.999 is usual.")
-
-
-def conclude(task: AuditTask, evidence: Runs, *, confidence: float = CONFIDENCE) -> Audit:
-    """What the runs show. The claim is the (epsilon, delta) asked for, not the certificate's own mu."""
-    require_confidence(confidence)
-    # its sigma and bound; the model is dropped
-    certificate = certify(task.request, task.measured, insecure_test_seed=0).certificate
-    spent = math.fsum(certificate.content["noise"]["failures"].values())
-    shape = None if task.request.deposit is None else task.request.deposit.ellipsoid
-    away = float(np.linalg.norm(whiten(shape, (task.updated - task.retrained).cpu().numpy()[None])))
-    epsilon, delta = task.request.promise.epsilon, task.request.promise.delta
-    lower = lower_bound(evidence.unlearned, evidence.retrained, delta, confidence)
-    mu = mu_for(epsilon, delta - spent)
-    return Audit(epsilon, delta, mu, certificate.sigma, certificate.total, away, lower)
-
-
 def audit(
     task: AuditTask,
     *,
@@ -322,8 +244,35 @@ def audit(
     seed: int | None = None,
     progress: Progress = silent,
 ) -> Audit:
-    """Run the mechanism `runs` times against retraining plus noise as often, and say what that shows."""
-    return conclude(task, collect(task, runs, seed=seed, progress=progress), confidence=confidence)
+    """Run the mechanism `runs` times against retraining plus noise as often, and say what that shows.
+
+    The claim is the (epsilon, delta) asked for, not the certificate's own mu.
+    """
+    if not 0.5 < confidence < 1.0:
+        raise OptionError(f"confidence {confidence}", "it must lie between 0.5 and 1", "0.999 is usual.")
+    request, measured = task.request, task.measured
+    assert isinstance(request.subject, LinearSubject)
+    certificate = certify(request, measured, insecure_test_seed=0).certificate  # sigma and bound; the model is dropped
+    planned = judge(request, measured, insecure=seed is not None)[1].noise
+    assert planned is not None
+    noise = measured.shaped(planned)
+    updated, goal = task.updated.cpu().numpy(), task.retrained.cpu().numpy()
+    sides: tuple[list[dict[str, Values]], list[dict[str, Values]]] = ([], [])
+    for start in range(0, runs, BATCH):
+        progress(f"Audit {task.name}", start, runs)
+        batch = min(BATCH, runs - start)
+        unlearned = unlearned_runs(request, measured, batch, seed=seed, first=start)
+        other = None if seed is None else seed * 2**32 + 2**31 + start
+        retrained = torch.from_numpy(noised_runs(goal, noise, batch, seed=other)).to(request.subject.dtype)
+        for side, models in zip(sides, (unlearned, retrained.double().numpy()), strict=True):
+            side.append(statistics(models, updated, goal, noise.shape))
+    progress(f"Audit {task.name}", runs, runs)
+    one, two = ({name: np.concatenate([part[name] for part in side]) for name in side[0]} for side in sides)
+    epsilon, delta = request.promise.epsilon, request.promise.delta
+    mu = mu_for(epsilon, delta - math.fsum(certificate.content["noise"]["failures"].values()))
+    away = float(np.linalg.norm(whiten(noise.shape, (updated - goal)[None])))
+    lower = lower_bound(one, two, delta, confidence)
+    return Audit(epsilon, delta, mu, certificate.sigma, certificate.total, away, lower)
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------
@@ -430,10 +379,11 @@ def certificate_task(
                 "Give the rows the model was trained on without all that were forgotten.",
             )
         promise = Promise(certificate.epsilon, certificate.delta, force=True)
-        if not distance.law.stands_in:
-            surrogate = None
+        if distance.law.stands_in:
+            promise = replace(promise, distance=distance)
+            surrogate = _require_surrogate(surrogate, distance)
         else:
-            surrogate, promise = _require_surrogate(surrogate, distance), replace(promise, distance=distance)
+            surrogate = None
         request = ask(model, forget, surrogate, promise, deposit=deposit, model_sha256=digest)
         return _task("certificate", request, retain, 0)
     if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
@@ -482,55 +432,11 @@ def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labell
     return surrogate
 
 
-def _clusters(
-    generator: np.random.Generator, rows: int, width: int, classes: int
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _clusters(generator: np.random.Generator, rows: int, width: int, classes: int) -> Labelled:
     """Noisy clusters on the unit sphere, one a class."""
     labels = np.arange(rows) % classes
     features = np.eye(classes, width)[labels] + 0.7 * generator.standard_normal((rows, width))
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
-
-
-# Several tasks, in batches, and from files ----------------------------------------------------------------------------
-
-
-def run_audits(
-    tasks: Sequence[AuditTask], runs: int, confidence: float, partial: UnfinishedRun | None, progress: Progress
-) -> dict[str, Audit]:
-    """Each task's audit; batches that `partial` holds are read, the others run and saved. Noise is the system's."""
-    require_confidence(confidence)
-    audits = {}
-    for task in tasks:
-        batches: list[Runs] = []
-        for start in range(0, runs, BATCH):
-            progress(f"Audit {task.name}", start, runs)
-            unit = f"{task.name}-{start}"
-            saved = None if partial is None else partial.load(unit)
-            if saved is not None:
-                batches.append(Runs.from_json(saved))
-                continue
-            batches.append(collect(task, min(BATCH, runs - start)))
-            if partial is not None:
-                partial.save(unit, batches[-1].to_json())
-        progress(f"Audit {task.name}", runs, runs)
-        joined = Runs.join(batches)
-        audits[task.name] = conclude(task, joined, confidence=confidence)
-    return audits
-
-
-def setting_of(tasks: Sequence[AuditTask], runs: int) -> dict[str, Any]:
-    """What an audit's parts belong to: claims, models and every number behind the bound."""
-    described = [
-        {
-            "task": task.name,
-            "epsilon": task.request.promise.epsilon,
-            "delta": task.request.promise.delta,
-            "model": task.request.subject.sha256,
-            "facts": {name: fact.value for name, fact in task.measured.facts.items()},
-        }
-        for task in tasks
-    ]
-    return {"tasks": described, "runs": runs}
 
 
 def task_from_files(
@@ -543,10 +449,12 @@ def task_from_files(
     deposit: Path | None = None,
 ) -> AuditTask:
     """The setting of a certificate, from files; of a statement nobody can tell."""
-    needed = {"--model": model_file, "--retain": retain, "--forget": forget}
-    before, *parts = _require_files(needed, "auditing a certificate's setting")
-    model, digest = read_model(before)
-    stay, leave = (read_part(path, label, model) for path in parts)
+    given = {"--model": model_file, "--retain": retain, "--forget": forget}
+    missing = ", ".join(name for name, path in given.items() if path is None)
+    if model_file is None or retain is None or forget is None:
+        raise OptionError(f"no {missing}", f"auditing a certificate's setting needs {', '.join(given)}", "Give them.")
+    model, digest = read_model(model_file)
+    stay, leave = (read_part(path, label, model) for path in (retain, forget))
     document = read_document(certificate_file)
     if isinstance(document, Statement):
         raise FileError(
@@ -557,36 +465,6 @@ def task_from_files(
     stand_in = None if surrogate is None else read_part(surrogate, label, model)
     earlier = None if deposit is None else read_deposit(deposit)
     return certificate_task(document, model, digest, stay, leave, stand_in, earlier)
-
-
-def source_free_from_files(
-    published: Path | None, before: Path | None, forget: Path | None, fresh: Path | None, label: str | None
-) -> SourceFree:
-    """The audit without retraining, from files."""
-    needed = {"--published": published, "--forget": forget, "--fresh": fresh}
-    after, *parts = _require_files(needed, "auditing without the source")
-    model, _ = read_model(after)
-    if model.record is None:
-        raise OptionError(
-            "the published model has no record",
-            "its loss and norm bound are needed",
-            "Use the file expunge unlearn wrote.",
-        )
-    rows = [
-        make_rows(read_part(path, label, model), model, model.record, f"the {name} set")
-        for name, path in zip(("forget", "fresh"), parts, strict=True)
-    ]
-    weights = None
-    if before is not None:
-        earlier = read_model(before)[0]  # with a row a class where the published model has that
-        weights = (earlier if model.n_classes == 1 else one_row_a_class(earlier)).matrix()
-        if weights.shape != model.matrix().shape:
-            raise ModelError(
-                f"--before {before} has weights of shape {tuple(weights.shape)}, bias included",
-                f"the published model's are {tuple(model.matrix().shape)}",
-                "Give the model that it was unlearned from.",
-            )
-    return source_free(head_of(model, model.record), model.matrix(), *rows, before=weights)
 
 
 def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:
@@ -600,85 +478,3 @@ def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask
         rows = make_rows(retain, request.subject.model, request.record, "the retain set")
         retrained = minimise(request.head, rows, start=request.weights)
     return AuditTask(name, request, measure(request, seed=seed), retrained)
-
-
-def _require_files(files: dict[str, Path | None], purpose: str) -> list[Path]:
-    missing = [name for name, path in files.items() if path is None]
-    if missing:
-        raise OptionError("no " + ", ".join(missing), f"{purpose} needs {', '.join(files)}", "Give them.")
-    return [path for path in files.values() if path is not None]
-
-
-# Without the source -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SourceFree:
-    """Area under the curve after unlearning and, where that model was given, before; p-values for 'above 50 %'."""
-
-    after: Score
-    after_p: float | None
-    before: Score | None = None
-    before_p: float | None = None
-    limits: tuple[str, ...] = LIMITS
-
-    @property
-    def outcome(self) -> str:
-        """`failed` if a trace was found, `passed` if one was visible before and is not now; else nothing is known."""
-        if self.after_p is not None and self.after_p <= FOUND:
-            return "failed"
-        visible = self.after_p is not None and self.before_p is not None and self.before_p <= VISIBLE
-        return "passed" if visible else "unknown"
-
-    @property
-    def sentence(self) -> str:
-        """The outcome in one line."""
-        if self.after_p is None:
-            return "meaningless: " + "; ".join(self.after.flags)
-        if self.outcome == "failed":
-            return "TRACE FOUND: forget rows still have smaller losses than fresh ones"
-        if self.before_p is None:
-            return "no trace found; without the model from before it is not known whether one could have been"
-        if self.outcome == "unknown":
-            return "no trace found, but none was visible before either: this audit has no power here"
-        return "no trace found, though one was visible before"
-
-
-def source_free(
-    objective: LinearHead, after: Tensor, forget: Rows, fresh: Rows, *, before: Tensor | None = None, seed: int = 0
-) -> SourceFree:
-    """Audit one published model without retraining.
-
-    If it owes nothing to the forget rows, it treats them like rows it never saw. Their losses are compared by the area
-    under the curve (the chance that a forget row has the smaller loss, 50 % if forgotten) with a permutation test. The
-    model from before, where it still exists, shows whether there was anything to see. It finds forgetting that was
-    skipped or botched; it cannot contradict a certificate, which speaks of each row and of the noise.
-    """
-    if of_other_classes(forget.labels.numpy(), fresh.labels.numpy()):
-        return SourceFree(Score.meaningless("forget and fresh rows are of other classes"), None)
-    results: list[Any] = []
-    for weights in (after, before):
-        if weights is not None:
-            losses = [row_losses(objective, weights, rows) for rows in (forget, fresh)]
-            results += smaller_losses(losses[0], losses[1], seed)
-    return SourceFree(*results)
-
-
-def smaller_losses(forget: Values, fresh: Values, seed: int) -> tuple[Score, float | None]:
-    """Chance that a forget row has a smaller loss than a fresh one (ties count half), and the one-sided p-value."""
-    if min(len(forget), len(fresh)) < FEWEST_ROWS:
-        reason = f"{len(forget)} forget and {len(fresh)} fresh rows: at least {FEWEST_ROWS} of both are needed"
-        return Score.meaningless(reason), None
-    losses = np.concatenate([forget, fresh])
-    if np.ptp(losses) == 0.0:
-        return Score.meaningless("all losses are equal"), None
-    ranks = rankdata(-losses)
-    pairs, least = len(forget) * len(fresh), len(forget) * (len(forget) + 1) / 2
-    area = (ranks[: len(forget)].sum() - least) / pairs
-    generator = np.random.default_rng(seed)
-    above = 0
-    for _ in range(PERMUTATIONS):
-        drawn = generator.permutation(ranks)[: len(forget)].sum()
-        above += bool((drawn - least) / pairs >= area - 1e-12)
-    spread = math.sqrt((len(losses) + 1) / (12.0 * pairs))
-    return Score(float(area), spread), (1 + above) / (1 + PERMUTATIONS)

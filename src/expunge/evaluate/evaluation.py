@@ -1,17 +1,11 @@
-"""Methods side by side: every metric on every method, for one seed or several, as one table.
-
-A run over several seeds may be stopped and continued: finished seeds are stored.
-"""
+"""Methods side by side: every metric on every method, for one seed or several, as one table."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,17 +32,13 @@ from expunge.evaluate.metrics import (
     accuracies,
     confidences,
     forget_score,
-    likelihood_ratio,
     membership,
     relearn_time,
 )
 from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.promise import check_budget
-from expunge.rows.output import UnfinishedRun
 from expunge.runtime.progress import Progress, silent
-from expunge.runtime.strict_json import read_as
-from expunge.runtime.values import safe_cell
 
 N_MODELS = 512
 COLUMNS = {  # title, whether it is a percentage, meaning
@@ -68,8 +58,6 @@ COLUMNS = {  # title, whether it is a percentage, meaning
         "forget score under the method's own noise: 1 if its models look retrained, 0 if they do not",
     ),
     "fs2": ("FS2", False, "forget score under the noise of Unlearn (+)"),
-    "lira": ("U-LiRA", True, "U-LiRA, a likelihood-ratio attack on each forgotten row, mean: 50 % is guessing"),
-    "lira_worst": ("U-LiRA, worst row", True, "U-LiRA on the row it does best on"),
     "sigma": ("sigma", False, "standard deviation of the noise on each weight"),
     "distance": ("distance", False, "of the weights before noise from the retrained ones"),
 }
@@ -91,7 +79,7 @@ class MethodScores:
 def evaluate(
     case: Case, methods: Sequence[Method], seed: int, *, n_models: int = N_MODELS, progress: Progress = silent
 ) -> list[MethodScores]:
-    """All metrics of METRICS for each method. `n_models` 0 leaves out the forget score and the likelihood ratio.
+    """All metrics of METRICS for each method. `n_models` 0 leaves out the forget score.
 
     `fs1` compares a method's models with retrained ones under the method's own noise, `fs2` under that of Unlearn (+).
     `Retrain` and other methods without noise get that of Unlearn (+); for `Retrain` both sides then have one
@@ -123,13 +111,12 @@ def evaluate(
 def _model_scores(
     case: Case, method: Method, outcome: MethodResult, plus: Noise | None, n_models: int, generator: np.random.Generator
 ) -> dict[str, Score]:
-    """Metrics over many models: forget score and likelihood ratio."""
-    names = ("fs1", "lira", "lira_worst")
+    """The forget score, under the method's own noise and, without the source, under that of Unlearn (+)."""
     noise = outcome.noise or plus
     if not outcome.drawn:
-        return dict.fromkeys(names, Score.meaningless(PUBLISHED_ONCE))
+        return {"fs1": Score.meaningless(PUBLISHED_ONCE)}
     if noise is None:
-        return dict.fromkeys(names, Score.meaningless("no noise to compare under; evaluate Unlearn (+) with it"))
+        return {"fs1": Score.meaningless("no noise to compare under; evaluate Unlearn (+) with it")}
     forget = case.rows["forget"]
     flags = () if len(forget) >= FEWEST_ROWS else (f"only {len(forget)} forget rows",)
     retrained = MethodResult(case.retrained, None)
@@ -137,15 +124,9 @@ def _model_scores(
     def both(under: Noise) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float64]], ...]:
         return tuple(confidences(one.ensemble(n_models, generator, under), forget) for one in (outcome, retrained))
 
-    first = both(noise)
-    scores = {"fs1": forget_score(*first).score}
-    ratio = likelihood_ratio(*first)
-    if isinstance(ratio, Score):
-        scores |= {"lira": ratio, "lira_worst": ratio}
-    else:
-        scores |= {"lira": ratio.mean, "lira_worst": Score(ratio.worst, ratio.mean.error)}
+    scores = {"fs1": forget_score(*both(noise))}
     if isinstance(method, UnlearnMinus) and plus is not None:
-        scores["fs2"] = forget_score(*both(plus)).score
+        scores["fs2"] = forget_score(*both(plus))
     return {name: Score(score.value, score.error, score.flags + flags) for name, score in scores.items()}
 
 
@@ -244,18 +225,6 @@ def remarks(table: ScoreTable) -> list[str]:
     return lines
 
 
-def to_csv(table: ScoreTable) -> str:
-    """One line a method and metric: method, metric, mean, spread, seeds, flags."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "metric", "mean", "spread", "seeds", "flags"])
-    for name, row in table.cells.items():
-        for metric, cell in row.items():
-            line = (name, metric, cell.mean, cell.spread, cell.seeds, "; ".join(cell.flags))
-            writer.writerow([safe_cell(value) for value in line])
-    return text.getvalue()
-
-
 def to_json(table: ScoreTable) -> dict[str, Any]:
     """Everything, as JSON takes it."""
     return {
@@ -267,31 +236,7 @@ def to_json(table: ScoreTable) -> dict[str, Any]:
     }
 
 
-# Several seeds --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """What is run for each seed, and the setting that all seeds share."""
-
-    setting: dict[str, Any]
-    seed: Callable[[int, Progress], list[MethodScores]]
-
-    def run(self, seeds: Sequence[int], partial: UnfinishedRun, progress: Progress) -> list[list[MethodScores]]:
-        """All seeds; those that `partial` already holds are read, the others run and saved."""
-        results = []
-        for number, seed in enumerate(seeds):
-            progress("Seeds", number, len(seeds))
-            saved = partial.load(f"seed-{seed}")
-            if saved is None:
-                saved = [asdict(row) for row in self.seed(seed, progress)]
-                partial.save(f"seed-{seed}", saved)
-            results.append([read_as(MethodScores, json.loads(json.dumps(row))) for row in saved])
-        progress("Seeds", len(seeds), len(seeds))
-        return results
-
-
-def files_campaign(
+def evaluate_files(
     model_file: Path | None,
     parts: Mapping[str, Path | None],
     candidates: Sequence[str],
@@ -303,21 +248,23 @@ def files_campaign(
     match_classes: bool = False,
     with_deposit: bool = False,
     n_models: int,
-) -> Campaign:
-    """A user's own model and splits; seeds differ in the noise, the attack's splits and the relearning's order."""
-    missing = [name for name in ("retain", "forget", "test") if parts.get(name) is None]
-    if missing or model_file is None:
-        missing += [] if model_file else ["model"]
-        raise OptionError(
-            "no " + ", ".join(f"--{name}" for name in missing),
-            "--model, --retain, --forget and --test are needed",
-            "Give them.",
-        )
+    seeds: int,
+    progress: Progress = silent,
+) -> tuple[ScoreTable, dict[str, Any]]:
+    """The table of a user's own model and splits, and the setting it belongs to.
+
+    Seeds differ in the noise, the attack's splits and the relearning's order.
+    """
+    files = {name: path for name, path in parts.items() if path is not None}
+    missing = [name for name in ("retain", "forget", "test") if name not in files]
+    missing += [] if model_file else ["model"]
+    if model_file is None or missing:
+        found = "no " + ", ".join(f"--{name}" for name in missing)
+        raise OptionError(found, "--model, --retain, --forget and --test are needed", "Give them.")
     check_budget(epsilon, delta)
     if parse_route(distance) is None:
         parse_distance(distance)
     model, digest = read_model(model_file)
-    files = {name: path for name, path in parts.items() if path is not None}
     case = make_case(Splits(**{name: read_part(path, label, model) for name, path in files.items()}), trained=model)
     noise = CertifiedNoise(epsilon, delta, distance, match_classes=match_classes)
     methods: list[Method] = [Original(), Retrain(), UnlearnPlus(noise)]
@@ -341,4 +288,5 @@ def files_campaign(
         "with_deposit": with_deposit,
         "models": n_models,
     }
-    return Campaign(setting, lambda seed, progress: evaluate(case, methods, seed, n_models=n_models, progress=progress))
+    results = [evaluate(case, methods, seed, n_models=n_models, progress=progress) for seed in range(seeds)]
+    return summarise(results), setting

@@ -2,7 +2,6 @@
 
 accuracies          share of rows that are right, on each part of the data
 forget_score        FS: can unlearned models be told from retrained ones, forgotten row by forgotten row
-likelihood_ratio    U-LiRA: a likelihood-ratio attack on each forgotten row by itself
 membership          MIA: can forgotten rows be told from test rows by their loss
 relearn_time        RT: iterations until the forgotten rows are fitted as well as before
 score_model         any model on labelled rows: accuracy, balanced accuracy, each class, against mere guessing
@@ -20,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import beta
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedShuffleSplit
 from torch import Tensor
@@ -40,8 +38,6 @@ FEWEST_ROWS, FEWEST_MODELS = 20, 20
 MODELS_AT_ONCE = 64
 FORGET_SCORE_DELTA = 1e-5
 BUCKET = 0.5  # of epsilon, in the forget score
-CONFIDENCE = 0.999  # of the worst row's lower bound
-LEAST_SPREAD = 1e-12
 LARGEST_LOSS = 100.0
 HELD_OUT = 0.1
 OTHER_CLASSES = 0.1  # total variation of the labels from which, if no chance, the attack sees classes
@@ -118,15 +114,7 @@ def epsilon_lower(false_positive: Values, false_negative: Values, delta: float) 
     return epsilon
 
 
-@dataclass(frozen=True)
-class ForgetScore:
-    """The score, and each row's epsilon."""
-
-    score: Score
-    epsilons: Values
-
-
-def forget_score(unlearned: Values, retrained: Values) -> ForgetScore:
+def forget_score(unlearned: Values, retrained: Values) -> Score:
     """FS, how well unlearned models can be told from retrained ones, from confidences of both, N models x rows.
 
     For each row an attack guesses by an interval of confidences, open or closed at its ends, so that it has one
@@ -145,11 +133,10 @@ def forget_score(unlearned: Values, retrained: Values) -> ForgetScore:
     count = len(unlearned)
     if retrained.shape != unlearned.shape:
         raise ValueError(f"{unlearned.shape} and {retrained.shape}: as many models and rows are needed on both sides")
-    epsilons = row_epsilons(unlearned, retrained)
     if count < FEWEST_MODELS:
-        return ForgetScore(Score.meaningless(f"{count} models a side: at least {FEWEST_MODELS} are needed"), epsilons)
-    points = row_points(epsilons, count)
-    return ForgetScore(Score(float(points.mean()), float(points.std() / math.sqrt(len(points)))), epsilons)
+        return Score.meaningless(f"{count} models a side: at least {FEWEST_MODELS} are needed")
+    points = row_points(row_epsilons(unlearned, retrained), count)
+    return Score(float(points.mean()), float(points.std() / math.sqrt(len(points))))
 
 
 def row_points(epsilons: Values, count: int) -> Values:
@@ -203,55 +190,6 @@ def _epsilons_inside(inside: Values, outside: Values) -> Values:
     return np.where(high[count - 1] - low[0] == 0, math.inf, best)
 
 
-@dataclass(frozen=True)
-class LikelihoodRatio:
-    """Accuracy of the attack: mean over rows, each row's, and a lower bound on the worst row's.
-
-    `worst_lower` holds for all rows together with 99.9 % confidence: Clopper and Pearson, divided among the rows. 0.5
-    or less says nothing.
-    """
-
-    mean: Score
-    rows: Values
-    worst: float
-    worst_lower: float
-
-
-def likelihood_ratio(unlearned: Values, retrained: Values) -> LikelihoodRatio | Score:
-    """U-LiRA, a likelihood-ratio attack on each forgotten row, from confidences of both, N models x rows.
-
-    Half of the models fit a normal law to a row's confidence under unlearned and under retrained models; the attack
-    guesses, for each model of the other half, whichever is likelier. Per-row figures matter: attacks on the average row
-    overstate protection. The models differ by the noise alone (source and forget set are fixed), which is what the
-    certificate speaks of.
-    """
-    if len(unlearned) != len(retrained) or len(unlearned) < FEWEST_MODELS:
-        return Score.meaningless(
-            f"{len(unlearned)} unlearned and {len(retrained)} retrained models: as many of both, and at least "
-            f"{FEWEST_MODELS}, are needed"
-        )
-    if np.ptp(np.concatenate([unlearned, retrained]), axis=0).max() == 0.0:
-        return Score.meaningless("all confidences are equal: the attack has nothing to go by")
-    half = len(unlearned) // 2
-
-    def guess_unlearned(values: Values) -> NDArray[np.bool_]:
-        return _log_density(values, unlearned[:half]) > _log_density(values, retrained[:half])
-
-    hits = guess_unlearned(unlearned[half:]).sum(axis=0) + (~guess_unlearned(retrained[half:])).sum(axis=0)
-    tried = 2 * (len(unlearned) - half)
-    shares: Values = hits / tried
-    lower = np.where(hits == 0, 0.0, beta.ppf((1.0 - CONFIDENCE) / len(hits), hits, tried - hits + 1))
-    mean = Score(float(shares.mean()), 0.5 / math.sqrt(tried))
-    return LikelihoodRatio(mean, shares, float(shares.max()), float(lower.max()))
-
-
-def _log_density(values: Values, sample: Values) -> Values:
-    """Of the normal law of a sample, up to a constant."""
-    spread = np.maximum(sample.std(axis=0), LEAST_SPREAD)
-    result: Values = -0.5 * ((values - sample.mean(axis=0)) / spread) ** 2 - np.log(spread)
-    return result
-
-
 # Attacks on one model -------------------------------------------------------------------------------------------------
 
 
@@ -260,8 +198,8 @@ def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Sco
 
     As many forget as test rows; a logistic regression on the loss alone, trained on 90 % and scored on 10 % of them in
     stratified shuffled splits. 50 % means that it cannot. One threshold for everybody: it understates what an attacker
-    can do about one person (docs/evaluation.md); the likelihood-ratio attack and the audit do not. It is meaningless
-    where forget and test rows are of other classes, as in class unlearning.
+    can do about one person; the forget score and the audit do not. It is meaningless where forget and test rows are of
+    other classes, as in class unlearning.
     """
     forget, test = case.rows["forget"], case.rows["test"]
     if of_other_classes(forget.labels.numpy(), test.labels.numpy()):

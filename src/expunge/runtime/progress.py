@@ -37,16 +37,16 @@ Clock = Callable[[], float]
 
 
 class Budget:
-    """Seconds from now on, or from when it was `begun`; None for as long as it takes.
+    """Seconds from now on; None for as long as it takes.
 
     >>> budget = Budget(60.0, clock=iter((0.0, 6.0, 61.0)).__next__)
     >>> budget.fitting(10, 1000), budget.spent  # ten took six seconds: a hundred fit
     (100, True)
     """
 
-    def __init__(self, seconds: float | None = None, clock: Clock = time.monotonic, begun: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, clock: Clock = time.monotonic) -> None:
         self.seconds, self.clock = seconds, clock
-        self.begun = begun if begun is not None else clock() if seconds is not None else 0.0
+        self.begun = 0.0 if seconds is None else clock()
 
     @property
     def limited(self) -> bool:

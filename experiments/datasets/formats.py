@@ -52,7 +52,7 @@ def mnist_idx(folder: Path, names: tuple[str, ...]) -> Parts:
 
 
 def cifar_batches(folder: Path, names: tuple[str, ...]) -> Parts:
-    """CIFAR-10's python batches."""
+    """CIFAR-10's binary batches."""
     train, test = (read_cifar(folder / names[0], split) for split in ("train", "test"))
     return train.inputs, train.labels, test.inputs, test.labels
 

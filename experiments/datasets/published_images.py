@@ -1,8 +1,7 @@
-"""Images as MNIST and CIFAR-10 are published: idx files, python batches, and pictures of one image a line.
+"""Images as MNIST and CIFAR-10 are published: idx files, and CIFAR-10's binary batches.
 
-    ...-images-idx3-ubyte       MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
-    data_batch_1, test_batch    CIFAR-10's batches (see cifar.py) in a folder, all data_batch_* files for training
-    data_batch_1.png, ...       the same as pictures of one image a line, beside train_lables.json and test_lables.json
+    ...-images-idx3-ubyte           MNIST's images, gzipped or not; labels are in the -labels-idx1-ubyte beside it
+    data_batch_1.bin, test_batch.bin    CIFAR-10: a byte for the label, 3072 for the pixels, image after image
 
 Nothing is allocated before its declared size has been checked.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import math
 import re
 import struct
@@ -20,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.datasets.cifar import read_batch
 from expunge.errors import FileError
-from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, checked_examples, damage_error, read_picture
+from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, checked_examples, damage_error
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
 
 SHAPE = (3, 32, 32)
-BATCH = re.compile(r"(data_batch_[0-9]+|test_batch)(\.png)?$")
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -40,34 +36,20 @@ def read_mnist(path: Path) -> EncoderInputs:
 
 
 def read_cifar(folder: Path, split: str = "train") -> EncoderInputs:
-    """CIFAR-10's batches in a folder, `train` or `test`, as python batches or as pictures."""
-    names = "data_batch_*" if split == "train" else "test_batch*"
-    files = sorted(path for path in folder.glob(names) if BATCH.match(path.name))
+    """CIFAR-10's binary batches in a folder, `train` or `test`."""
+    names = "data_batch_*.bin" if split == "train" else "test_batch.bin"
+    files = sorted(folder.glob(names))
     if not files:
-        raise FileError(f"{folder} has no {names}", "CIFAR-10's batches are needed", "Check the folder.")
-    try:
-        pictures = [path for path in files if path.suffix == ".png"]
-        if len(pictures) == len(files):
-            inputs, labels = _lines_of_pictures(folder, pictures, split)
-        else:
-            batches = [read_batch(path) for path in files if path not in pictures]
-            inputs, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    except DAMAGE as error:
-        raise damage_error(folder, error) from error
-    return checked_examples(inputs.reshape(len(inputs), *SHAPE), labels, str(folder))
-
-
-def _lines_of_pictures(folder: Path, files: list[Path], split: str) -> tuple[Array, Array]:
-    """One image a line: 1024 pixels, row by row. The labels' file is spelt so where it is published."""
-    labels = json.loads(file_bytes(folder / f"{split}_lables.json", "the labels", copies=8))
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
-        raise ValueError("labels are not whole numbers from 0 to 9")
-    pictures = [read_picture(file) for file in files]
-    for file, picture in zip(files, pictures, strict=True):
-        if picture.shape[0] != 3 or picture.shape[2] != 1024:
-            raise ValueError(f"{file.name} is not lines of 1024 coloured pixels")
-    lines = np.concatenate([picture.transpose(1, 0, 2) for picture in pictures])
-    return np.ascontiguousarray(lines), np.array(labels, dtype=np.int64)
+        raise FileError(f"{folder} has no {names}", "CIFAR-10's binary batches are needed", "Check the folder.")
+    content = np.frombuffer(b"".join(file_bytes(file, "the images", copies=3) for file in files), np.uint8)
+    width = 1 + math.prod(SHAPE)
+    if content.size % width:
+        problem = f"{folder}: {content.size:,} bytes in {names}"
+        raise FileError(problem, f"an image takes {width:,}", "Download the files again.")
+    images = content.reshape(-1, width)
+    if images[:, 0].max() > 9:
+        raise FileError(f"{folder}: a label {images[:, 0].max()}", "0 to 9 are known", "Download the files again.")
+    return checked_examples(images[:, 1:].reshape(-1, *SHAPE).copy(), images[:, 0].astype(np.int64), str(folder))
 
 
 def read_idx(path: Path) -> Array:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from experiments import (
@@ -32,7 +31,7 @@ from experiments.shared import certified
 from experiments.shared.as_written import NAME as AS_WRITTEN
 from experiments.shared.as_written import step_as_written
 from experiments.shared.checks import checked
-from experiments.shared.mixture import attack_within_classes, mixture, trained
+from experiments.shared.mixture import mixture
 from experiments.shared.paper_task import paper_methods, paper_task, published_splits
 from experiments.shared.retained_rows import NAME as RETAINED
 from experiments.shared.retained_rows import step_of_retained_rows
@@ -292,17 +291,6 @@ def test_table_6_has_every_architecture_and_its_steps_come_to_rest(images: DataF
     assert "in one seed" in apart.notes[0]
 
 
-def test_layers_on_patches_are_convolutions() -> None:
-    torch.manual_seed(0)
-    maps = torch.randn(5, 3, 4, 4)
-    first, second = torch.nn.Conv2d(3, 2, 3, padding=1), architectures.Convolution(2)
-    by_patches = torch.nn.functional.linear(architectures.laid_out(maps, "C+L"), first.weight.flatten(1), first.bias)
-    plain = first(maps)
-    torch.testing.assert_close(by_patches, plain.flatten(2).transpose(1, 2))
-    again = torch.nn.functional.conv2d(plain, second.weight, second.bias, padding=1)
-    torch.testing.assert_close(second(by_patches), again.flatten(2).transpose(1, 2))
-
-
 @pytest.fixture(scope="module")
 def digits() -> DataSet:
     X, y = load_digits(return_X_y=True)
@@ -328,20 +316,6 @@ def test_parts_share_no_row_and_their_distances_are_those_of_their_classes(digit
     assert parts.chi2 == pytest.approx(float(((p - q) ** 2 / q).sum()))
     assert parts.kl == pytest.approx(float((q * np.log(q / p)).sum()))
     np.testing.assert_allclose(np.linalg.norm(parts.splits.test[0], axis=1), 1.0)
-
-
-def test_the_attack_cannot_tell_classes(digits: DataSet) -> None:
-    """Forget rows of two classes, test rows of ten: the attack within classes sees no difference but a true one."""
-    parts = mixture(digits, 100.0, 0.1, 1.0, np.random.default_rng(0))
-    features, labels = parts.splits.source
-    chosen = np.isin(labels, (0, 1))
-    splits = replace(
-        parts.splits, forget=(features[chosen], labels[chosen]), retain=(features[~chosen], labels[~chosen])
-    )
-    case = trained(replace(parts, splits=splits), 0.02, 1.0)
-    within = attack_within_classes(case.weights, case, 0)
-    assert within is not None
-    assert abs(within - 0.5) < 0.15
 
 
 def test_dirichlet_splits_small(folder: DataFolder) -> None:
@@ -431,19 +405,6 @@ def test_l2_is_chosen_without_source_or_test_rows(digits: DataSet) -> None:
     chosen = [certified.choose_l2(one, TASK, {1: 1, 0.1: 14}, [1.0], 0) for one in (parts, other)]
     assert chosen[0] == chosen[1]
     assert set(chosen[0]) == {1, 0.1}
-
-
-def test_components_are_the_surrogates(digits: DataSet) -> None:
-    """Another source under the same surrogate leaves the test rows' features as they are."""
-    parts = certified.parted(digits, TASK, np.random.default_rng(0))
-    keep = np.isin(digits.y, TASK["classes"])
-    order = np.random.default_rng(0).permutation(int(keep.sum()))
-    rows = digits.X[keep].copy()
-    rows[order[: len(order) // 2]] = rows[order[: len(order) // 2]][:, ::-1]
-    changed = replace(digits, X=rows, y=digits.y[keep])
-    again = certified.parted(changed, TASK, np.random.default_rng(0))
-    np.testing.assert_allclose(np.abs(again.test[0]), np.abs(parts.test[0]), atol=1e-9)
-    assert not np.allclose(again.source[0], parts.source[0])
 
 
 def test_the_papers_task_has_its_seven_rows() -> None:

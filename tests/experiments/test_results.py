@@ -28,7 +28,7 @@ from experiments.protocol.page import reproduction_page
 from experiments.protocol.runner import run_experiment
 from experiments.protocol.store import Results, open_results, read_results, write_results
 from experiments.shared.checks import Tally, check, tally
-from expunge.errors import FileError, OptionError
+from expunge.errors import FileError
 from small_experiment import CONFIG, make_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -174,12 +174,6 @@ def state(pid: str) -> str:
         return "Z"
 
 
-def test_a_damaged_file_is_named(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / f"{NAME}.json").write_text('{"layout": 1, "name": ')
-    with pytest.raises(FileError, match=f"{NAME}.json cannot be read"):
-        run_experiment(NAME, DataFolder(folders[1]), tmp_path, seeds=1, folder=folders[0])
-
-
 def test_a_folder_that_cannot_be_written_is_named_before_any_work(folders: tuple[Path, Path], tmp_path: Path) -> None:
     configs, data = folders
     (tmp_path / "file").write_text("")
@@ -193,22 +187,6 @@ def test_a_folder_that_cannot_be_written_is_named_before_any_work(folders: tuple
     done = CliRunner().invoke(main, ["--page", str(tmp_path / "file" / "page.md")])
     assert done.exit_code == 2
     assert "Choose another --page" in done.stderr
-
-
-def test_some_cases_alone(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Those whose name has it; what is there already stays, and a name of none is refused with all of them."""
-    configs, data = folders
-    names = sorted(
-        {record["key"] for record in run_experiment(NAME, DataFolder(data), tmp_path, seeds=1, folder=configs).records}
-    )
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    first = run_experiment(NAME, DataFolder(data), alone, seeds=1, only=names[0], folder=configs)
-    assert {record["key"] for record in first.records} == {name for name in names if names[0] in name}
-    last = run_experiment(NAME, DataFolder(data), alone, seeds=1, only=names[-1], folder=configs)
-    assert {record["key"] for record in last.records} >= {names[0], names[-1]}
-    with pytest.raises(OptionError, match=f"names no case.*Cases: .*{names[0]}"):
-        run_experiment(NAME, DataFolder(data), alone, seeds=1, only="nothing", folder=configs)
 
 
 def run(*line: object) -> Result:
@@ -377,12 +355,6 @@ def test_cases_that_were_not_run_are_told() -> None:
         assert f"| {told} |" in lines[f"| [{name}"]
     asked = next(option for option in command.params if option.name == "seeds")
     assert asked.default == SEEDS
-
-
-def test_what_would_be_refused_is_marked() -> None:
-    for table in stored("frontier")["tables"]:
-        marked = any(cell.endswith("*") for row in table["rows"] for cell in row)
-        assert any(note.startswith("* marks") for note in table["notes"]) == marked
 
 
 def test_a_distance_above_delta_is_counted() -> None:

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass, field
 
 INT32, DOUBLE, BYTE_ARRAY = 1, 5, 6
-PLAIN, RLE, DELTA_BYTE_ARRAY, RLE_DICTIONARY = 0, 3, 7, 8
+PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 UNCOMPRESSED, GZIP = 0, 2
 UTF8, LIST = 0, 3
 Field = tuple[int, str, object]
@@ -153,15 +153,6 @@ def one_list(name: str, lengths: list[int]) -> Column:
     return Column(name, INT32, pages, total, lists=True)
 
 
-def prefixed_words(name: str, word: bytes, rows: int) -> Column:
-    """Words that each repeat the first one, stored as prefixes (DELTA_BYTE_ARRAY)."""
-
-    def packed(first: int, then: int) -> bytes:
-        """Numbers as DELTA_BINARY_PACKED: the first, and another one for all the rest."""
-        made, least = varint(128) + varint(4) + varint(rows) + zigzag(first), min(then - first, 0)
-        made += zigzag(least) + bytes([32] * 4) + packing.pack("<128I", then - first - least, *[-least] * 127)
-        return made + (zigzag(0) + bytes(4)) * max(0, -(-(rows - 1) // 128) - 1)
-
-    prefixes, suffixes = packed(0, len(word)), packed(len(word), 0)
-    pages = [Page(prefixes + suffixes + word, rows, DELTA_BYTE_ARRAY)]
-    return Column(name, BYTE_ARRAY, pages, rows, codec=GZIP, text=True)
+def double(name: str, page: Page, rows: int = 10, codec: int = GZIP) -> Column:
+    """Numbers in one page."""
+    return Column(name, DOUBLE, [page], rows, codec=codec)

@@ -35,11 +35,6 @@ def npy_folder(folder: Path) -> Stream:
     return opened(folder)
 
 
-def npz(folder: Path) -> Stream:
-    np.savez(folder / "rows.npz", X=X, y=Y)
-    return opened(folder / "rows.npz", stream=True)
-
-
 def one_safetensors(folder: Path) -> Stream:
     save_file({"X": X, "y": Y}, folder / "rows.safetensors")
     return opened(folder / "rows.safetensors", memory=NOTHING)
@@ -81,7 +76,7 @@ def opened(path: Path, **options: Any) -> Stream:
 
 
 FILES: tuple[Callable[[Path], Stream], ...] = (
-    npy, npy_folder, npz, one_safetensors, safetensors, parquet, parquet_of_lists,
+    npy, npy_folder, one_safetensors, safetensors, parquet, parquet_of_lists,
 )  # fmt: skip
 SOURCES = (*FILES, iterator)
 

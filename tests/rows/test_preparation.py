@@ -129,7 +129,7 @@ def test_it_can_be_learnt_elsewhere(tmp_path: Path) -> None:
 
 def test_a_label_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
     source = read_table(write_credit(tmp_path / "a.csv"))
-    with pytest.raises(FileError, match=r"no column 'pay'; .*Did you mean --label pays\? The columns are customer"):
+    with pytest.raises(FileError, match=r"no column 'pay'; its columns are customer.*Did you mean pays\?"):
         learn(source, "pay")
     with pytest.raises(FileError, match=r"has columns customer, .* and none is called y"):
         learn(source)
@@ -237,7 +237,7 @@ def test_anything_but_numbers_is_prepared_even_then(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(NUMBERS.replace("\n3,", "\n?,", 1))
     assert read_source(tmp_path / "t.csv", bounded=True).preparation is not None
     assert read_source(write_credit(tmp_path / "c.csv"), "pays", bounded=True).preparation is not None
-    with pytest.raises(DataError, match="holds string"):
+    with pytest.raises(DataError, match="empty cells"):
         read_source(tmp_path / "c.csv", "pays", prepare="none")
     pq.write_table(pa.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}), tmp_path / "t.parquet")
     assert read_source(tmp_path / "t.parquet", bounded=True).rows.features.shape == (2, 2), "lists are features already"

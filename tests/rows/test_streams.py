@@ -18,7 +18,7 @@ from expunge.errors import DataError, ExpungeError, FileError
 from expunge.heads import Rows
 from expunge.rows import bound_rows, open_data, stream
 from expunge.rows.files import EncodedRows
-from expunge.rows.streams import ArrayStream, Form, Share, Stream, StreamedRows, load, read_ahead
+from expunge.rows.streams import Form, Share, Stream, StreamedRows, load, stream_arrays
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 from stream_sources import (
@@ -52,7 +52,7 @@ def test_every_source_gives_the_same_rows_in_every_pass(source: Callable[[Path],
         assert np.array_equal(labels.reshape(-1), Y)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 50])
+@pytest.mark.parametrize("size", [1, 3, 50])
 @pytest.mark.parametrize("source", FILES, ids=lambda source: source.__name__)
 def test_shares_together_are_the_whole(source: Callable[[Path], Stream], size: int, tmp_path: Path) -> None:
     found = source(tmp_path)
@@ -70,7 +70,7 @@ def test_an_iterator_in_the_place_of_a_function_is_refused() -> None:
 
 def test_arrays_to_be_shared_out_have_one_label_a_row() -> None:
     with pytest.raises(DataError, match="1,000 labels for 999 rows"):
-        ArrayStream(X[1:], Y, "the surrogate set", None)
+        stream_arrays(X[1:], Y, "the surrogate set", None)
 
 
 def test_blocks_may_be_of_any_kind_of_number() -> None:
@@ -107,20 +107,6 @@ def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="lists of 2 lengths"):
         load(opened(tmp_path))
-
-
-def test_the_reader_has_a_core_and_gives_it_back() -> None:
-    before = torch.get_num_threads()
-    try:
-        for given, left in ((1, 1), (3, 2)):
-            torch.set_num_threads(given)
-            chunks = read_ahead(iter([(np.zeros((1, 1)), None)] * 4))
-            next(chunks)
-            assert torch.get_num_threads() == left
-            chunks.close()
-            assert torch.get_num_threads() == given
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("memory", [PLENTY, NOTHING], ids=["kept", "not kept"])
@@ -330,7 +316,7 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for names, message in ((["x0", "nowhere"], "'nowhere'"), (["y"], "'y'"), ([], "at least one feature column")):
         with pytest.raises(ExpungeError, match=message):
             open_data(tmp_path, columns=names)
-    with pytest.raises(DataError, match="holds string"):
+    with pytest.raises(DataError, match="holds text"):
         load(opened(tmp_path))
     np.savez(tmp_path / "rows.npz", X=X, y=Y)
     with pytest.raises(FileError, match="only tables"):
@@ -339,27 +325,17 @@ def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
 def test_files_are_read_whole_where_they_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", X=X, y=Y)
-    np.savez_compressed(tmp_path / "small.npz", X=X, y=Y)
     pa.parquet.write_table(pa.table({"x": X[:, 0], "y": Y}), tmp_path / "a.parquet")
     save_file({"X": X, "y": Y}, tmp_path / "a.safetensors")
-    for name in ("rows.npz", "a.parquet", "a.safetensors"):
+    for name in ("a.parquet", "a.safetensors"):
         assert isinstance(open_data(tmp_path / name, memory=PLENTY), EncodedRows)
         assert isinstance(open_data(tmp_path / name, memory=NOTHING), Stream)
-    assert isinstance(open_data(tmp_path / "small.npz", memory=NOTHING), EncodedRows)
+    assert isinstance(open_data(tmp_path / "rows.npz", memory=NOTHING), EncodedRows)
 
 
 def test_the_encoder_of_shards_is_known(tmp_path: Path) -> None:
     save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", {"encoder": "0" * 64})
     assert opened(tmp_path).encoder == "0" * 64
-
-
-def test_other_arrays_beside_the_rows_do_not_matter(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", X=X, y=Y, scale=np.zeros((2, 2, 2)))
-    assert np.array_equal(load(opened(tmp_path / "a.npz", stream=True))[0], X)
-    np.savez(tmp_path / "b.npz", X=X, y=Y, encoder=np.array("a" * 64))
-    found = open_data(tmp_path / "b.npz", stream=True)
-    assert isinstance(found, EncodedRows)
-    assert found.encoder == "a" * 64
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from expunge.request.promise import HERE, Execution
 from expunge.request.request import record_without
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of, weight_classes
 from expunge.rows.columns import match_record, prepare_frames
-from expunge.rows.streams import ArrayStream, Form, Stream, StreamedRows, fits, load
+from expunge.rows.streams import Form, Stream, StreamedRows, fits, load, stream_arrays
 from expunge.rows.tables import is_frame
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
@@ -59,7 +59,7 @@ def rows_of(
     if group.size > 1 and not isinstance(rows, Stream):
         features, labels = rows if isinstance(rows, tuple) else (rows, None)
         features = as_features(features, name) if is_frame(features) else features
-        rows = ArrayStream(features, labels, name, encoder_of(rows))
+        rows = stream_arrays(features, labels, name, encoder_of(rows))
     if isinstance(rows, Stream):
         form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
         memory = Memory.of(execution.memory)

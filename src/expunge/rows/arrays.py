@@ -228,10 +228,6 @@ class StoredArray:
     def row_bytes(self) -> int:
         return (self.shape[1] if len(self.shape) == 2 else 1) * self.stored.itemsize
 
-    def stamp(self) -> tuple[int, int, int]:
-        status = self.path.stat()
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
     @contextmanager
     def open(self) -> Iterator[int]:
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -263,33 +259,16 @@ def locate_npy(path: Path) -> StoredArray:
     """The array of a .npy file."""
     try:
         with path.open("rb") as stream:
-            return _located(stream, path, path.stem, path.stat().st_size, 0)
+            shape, fortran, dtype, header = _npy_layout(stream, path, path.stem, path.stat().st_size)
     except DAMAGE as error:
         raise damage_error(path, error) from error
-
-
-def locate_npz(path: Path) -> dict[str, StoredArray] | None:
-    """X and y of an .npz file; None if they are compressed, or an encoder or columns are named beside them."""
-    arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if members.keys() & {ENCODER, ENCODER_TRAINED, NAMES}:
-                return None  # what it names is read with the whole file
-            for name in members.keys() & {"X", "y"}:
-                info = members[name]
-                if info.compress_type != zipfile.ZIP_STORED:
-                    return None
-                file.seek(info.header_offset)
-                local = file.read(30)
-                if local[:4] != b"PK\x03\x04":
-                    raise zipfile.BadZipFile("no member where one is declared")
-                begin = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
-                with archive.open(info) as member:
-                    arrays[name] = _located(member, path, name, info.file_size, begin)
-    except DAMAGE as error:
-        raise damage_error(path, error) from error
-    return arrays
+    if len(shape) not in (1, 2) or (fortran and len(shape) == 2 and 1 not in shape):
+        raise FileError(
+            f"{path}: shape {shape}" + (", column after column" if fortran else ""),
+            "rows, one after another, are needed",
+            "Save with numpy.save(path, numpy.ascontiguousarray(features)).",
+        )
+    return StoredArray(path, header, shape, dtype.str)
 
 
 def locate_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
@@ -306,17 +285,6 @@ def locate_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, st
         name: StoredArray(path, 8 + length + start, shape, kind) for name, (start, shape, kind) in entries.items()
     }
     return arrays, metadata
-
-
-def _located(stream: IO[bytes], path: Path, name: str, file_size: int, begin: int) -> StoredArray:
-    shape, fortran, dtype, header = _npy_layout(stream, path, name, file_size)
-    if len(shape) not in (1, 2) or (fortran and len(shape) == 2 and 1 not in shape):
-        raise FileError(
-            f"{path}: {name!r} of shape {shape}" + (", column after column" if fortran else ""),
-            "rows, one after another, are needed",
-            "Save with numpy.save(path, numpy.ascontiguousarray(features)).",
-        )
-    return StoredArray(path, begin + header, shape, dtype.str)
 
 
 # Written: what an encoder made of examples ---------------------------------------------------------------------------

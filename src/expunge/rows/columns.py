@@ -17,11 +17,9 @@ from expunge.rows.arrays import Array
 from expunge.rows.features import as_labels, as_table
 from expunge.rows.files import EncodedRows, encoder_of
 from expunge.rows.preparation import INDEX, Preparation
-from expunge.rows.streams import Chunk, IteratorStream, MappedStream, Stream
-from expunge.rows.tables import frame_names, frame_table, frame_values, is_frame
+from expunge.rows.streams import Chunk, Stream
+from expunge.rows.tables import frame_names, frame_table, frame_values, is_frame, show_columns
 from expunge.runtime.arrays import is_tensor, put, to_numpy
-
-SHOWN = 8
 
 
 def names_of(rows: object) -> tuple[str, ...] | None:
@@ -61,7 +59,7 @@ def order_of(names: Sequence[str], wanted: Sequence[str], name: str) -> Array | 
         both = [_list_names("no column", missing)] * bool(missing) + [_list_names("extra column", extra)] * bool(extra)
         raise DataError(
             f"{name} has {' and '.join(both) or 'two columns of one name'}",
-            f"the model was trained on {len(wanted)} columns: {_show(wanted)}",
+            f"the model was trained on {len(wanted)} columns: {show_columns(wanted)}",
             "Give the columns of training under their names of then, in any order, and no others.",
         )
     places = {column: place for place, column in enumerate(names)}
@@ -86,7 +84,7 @@ def order_columns(rows: Any, wanted: tuple[str, ...] | None, width: int, name: s
     if order is None:
         return rows
     if isinstance(rows, Stream):
-        return MappedStream(rows, lambda values, labels: (values[:, order], labels), wanted)
+        return rows.mapped(lambda values, labels: (values[:, order], labels), wanted)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_table(values, name)
     ordered = table[:, put(order, table)]
@@ -117,8 +115,8 @@ def prepare_frames(rows: Any, record: TrainingRecord, name: str) -> Any:
             "data frame; folders of Parquet files cannot be prepared: put them together in one.",
         )
     if isinstance(rows, Stream):
-        own = isinstance(rows, IteratorStream)  # only a caller's blocks may be frames
-        return MappedStream(rows, partial(_match_chunk, record=record, name=rows.name)) if own else rows
+        # only a caller's blocks may be frames
+        return rows.mapped(partial(_match_chunk, record=record, name=rows.name)) if rows.own_rows else rows
     frame, labels = rows if isinstance(rows, tuple) else (rows, None)
     if record.table is None or not is_frame(frame):
         return rows
@@ -159,9 +157,4 @@ def _index_error(index: Sequence[str], name: str, required: str) -> DataError:
 
 
 def _list_names(what: str, names: Sequence[str]) -> str:
-    return f"{what}{'s' if len(names) > 1 else ''} {_show(names)}"
-
-
-def _show(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name[:40]) for name in names[:SHOWN])
-    return shown + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+    return f"{what}{'s' if len(names) > 1 else ''} {show_columns([repr(name) for name in names], 8)}"

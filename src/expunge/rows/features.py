@@ -264,25 +264,19 @@ def bound_features(
     dtype: Dtype,
     device: Device,
     out: Array | None = None,
-    owned: bool = False,
 ) -> Array:
     """The features in dtype and on device, long rows scaled, bias column appended; themselves if nothing is to be done.
 
     `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than
-    `features`. Features that are `owned` may be written on.
+    `features`.
     """
     xp, margin = namespace_of(dtype), _margin(dtype)
     long = [] if norms is None else xp.nonzero(norms > norm_limit(max_norm, dtype))[0]
-    fitting = not bias and features.dtype == dtype and features.device == device
-    if fitting and not len(long):
+    if not bias and not len(long) and features.dtype == dtype and features.device == device:
         return features
     count, wide = features.shape
-    if fitting and owned:
-        bounded = features
-    else:
-        shape = (count, wide + int(bias))
-        bounded = xp.empty(shape, dtype=dtype, device=device) if out is None else out[:count]
-        bounded[:, :wide] = features
+    bounded = xp.empty((count, wide + int(bias)), dtype=dtype, device=device) if out is None else out[:count]
+    bounded[:, :wide] = features
     if bias:
         bounded[:, wide] = 1.0
     if norms is None or not len(long):

@@ -18,11 +18,8 @@ from expunge.errors import DataError, FileError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, TrainingRecord
 from expunge.rows.arrays import (
     DAMAGE,
-    Array,
-    StoredArray,
     damage_error,
     locate_npy,
-    locate_npz,
     locate_safetensors,
     origin,
     read_arrays,
@@ -30,18 +27,18 @@ from expunge.rows.arrays import (
     require_tensors,
 )
 from expunge.rows.features import as_labels
-from expunge.rows.preparation import RARE, Preparation, learn
-from expunge.rows.streams import ParquetStream, Segment, StoredStream, Stream
+from expunge.rows.preparation import RARE, TRAINED_ON, Preparation, learn
+from expunge.rows.streams import Stream, stream_parquet, stream_stored
 from expunge.rows.tables import (
     PARQUET,
     TABLES,
     Table,
+    choose_columns,
     choose_label,
     frame_table,
     has_lists,
     is_frame,
     is_table,
-    label_error,
     open_parquet,
     read_columns,
     read_table,
@@ -55,7 +52,6 @@ from expunge.runtime.values import choice
 ARRAYS = (".npz", ".safetensors")
 PREPARE = ("auto", "table", "none")
 COARSE, EXACT = PRECISION = ("coarse", "exact")
-TRAINED_ON = "the model was trained on a column of that name"
 
 
 class EncodedRows(tuple[Any, Any]):
@@ -134,26 +130,24 @@ def read_data(
     table's columns become features as they did at training; unless `labelled`, its label column may then be missing.
     """
     location = Path(path)
-    kind = table_ending(location)
-    if kind not in (*ARRAYS, *TABLES):
-        raise type_error(location)
     if is_table(location) and preparation is not None:
         return _read_prepared(location, label, columns, Preparation.of(preparation), labelled)
-    if kind in ARRAYS and (label, columns, header, names) != (None, None, True, None):
+    if table_ending(location) not in (*ARRAYS, *TABLES):
+        raise type_error(location)
+    if not is_table(location) and (label, columns, header, names) != (None, None, True, None):
         raise FileError(
             f"{location}: --label {label!r}" if label is not None else f"{location}: --columns, --no-header or --names",
             "only tables (.csv and .parquet files, and the like) have named columns",
             "Leave --label out; y is used." if label is not None else "Leave these options out.",
         )
-    readable(location)
     encoder = trained = None
-    try:
-        if kind in ARRAYS:
-            features, labels, (encoder, trained), named = read_arrays(location)
-        else:
-            features, labels, named = read_columns(location, label, columns, header, names)
-    except DAMAGE as error:
-        raise damage_error(location, error) from error
+    if is_table(location):
+        features, labels, named = read_columns(location, label, columns, header, names)
+    else:
+        try:
+            features, labels, (encoder, trained), named = read_arrays(readable(location))
+        except DAMAGE as error:
+            raise damage_error(location, error) from error
     copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
     require_room(copies, location, "the rows, checked and made ready,")
     unprepared = is_table(location)
@@ -189,8 +183,9 @@ def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord 
     location = readable(Path(path))
     preparation = None if record is None else record.table
     if is_table(location) and preparation is None and record is not None and record.features is not None:
-        features = _numbers_of(read_table(location), record.features)
-        return EncodedRows(features, None, None, record.features)
+        table = read_table(location)
+        require_columns(table.name, table.names, record.features, TRAINED_ON)
+        return EncodedRows(table.features(record.features), None, None, record.features)
     if location.suffix.lower() == ".npz":
         try:
             return read_npz(location, ("X",))["X"]
@@ -198,20 +193,6 @@ def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord 
             raise damage_error(location, error) from error
     rows = read_data(location, label if is_table(location) else None, preparation=preparation, labelled=False)
     return EncodedRows(rows.features, None, rows.encoder, rows.feature_names)
-
-
-def _numbers_of(table: Table, names: Sequence[str]) -> Array:
-    """The columns a model was trained on, as the numbers they are."""
-    require_columns(table, names, TRAINED_ON)
-    columns = [table.numbers(name) for name in names]
-    for name, values in zip(names, columns, strict=True):
-        if values is None or np.isnan(values).any():
-            raise DataError(
-                f"{table.name}: column {name!r} without numbers, or with empty cells",
-                "the model was trained on numbers in every cell",
-                "Encode and fill the column as it was done for training, or remove those rows.",
-            )
-    return np.column_stack([values for values in columns if values is not None])
 
 
 # Read whole or streamed ----------------------------------------------------------------------------------------------
@@ -228,11 +209,9 @@ def open_data(
 ) -> EncodedRows | Stream:
     """Rows of a file or folder: read whole, or as a stream where they are larger than `memory` allows.
 
-    A table that a model's `preparation` makes into features is read whole.
-
     With `stream`, as one if that can be, and whoever goes over it then decides; without, where that can be avoided,
     whole. Always streams are .npy files (`X.npy` with `y.npy` beside it), and folders of those, of .safetensors or of
-    Parquet files.
+    Parquet files; never are .npz and CSV files, and tables that a model's `preparation` makes into features.
     """
     location = Path(path)
     if is_folder(location):
@@ -245,19 +224,12 @@ def open_data(
 
     if suffix == ".npy":
         return _open_npy(location)
-    if suffix == ".npz" and streams(3 * size):
-        arrays = locate_npz(location)
-        if arrays is not None and arrays.keys() == {"X", "y"}:
-            return StoredStream(str(location), [_segment(arrays["X"], arrays["y"])])
     if suffix == ".safetensors" and streams(3 * size):
         return _open_safetensors(str(location), [location])
-    if suffix in PARQUET and preparation is None:  # what becomes of a table's columns needs all of them
-        try:
-            metadata, _ = open_parquet(location)
-        except DAMAGE as error:
-            raise damage_error(location, error) from error
+    if suffix in PARQUET and preparation is None:
+        metadata, _ = open_parquet(location)
         if columns is not None or streams(16 * metadata.num_rows * metadata.num_columns):
-            return ParquetStream(str(location), [location], label, columns)
+            return stream_parquet(str(location), [location], label, columns)
     return read_data(location, label, columns=columns, preparation=preparation)
 
 
@@ -283,23 +255,22 @@ def _open_folder(folder: Path, label: str | None, columns: Sequence[str] | None)
         )
     for path in shards or tables:
         readable(path)
-    return _open_safetensors(str(folder), shards) if shards else ParquetStream(str(folder), tables, label, columns)
+    return _open_safetensors(str(folder), shards) if shards else stream_parquet(str(folder), tables, label, columns)
 
 
-def _open_npy(path: Path) -> StoredStream:
+def _open_npy(path: Path) -> Stream:
     """`X.npy` with `y.npy` beside it, or any name that ends in X with the same that ends in y."""
-    features = locate_npy(path)
     other = path.with_name(path.stem[:-1] + "y.npy")
     labels = locate_npy(readable(other)) if path.stem.endswith("X") and other.exists() else None
-    return StoredStream(str(path), [_segment(features, labels)])
+    return stream_stored(str(path), [(locate_npy(path), labels)])
 
 
-def _open_safetensors(name: str, files: Sequence[Path]) -> StoredStream:
-    segments, origins = [], []
+def _open_safetensors(name: str, files: Sequence[Path]) -> Stream:
+    parts, origins = [], []
     for path in files:
         arrays, metadata = locate_safetensors(path)
         require_tensors(path, arrays, ("X",))
-        segments.append(_segment(arrays["X"], arrays.get("y")))
+        parts.append((arrays["X"], arrays.get("y")))
         origins.append(origin(path, metadata))
     encoders, trained = (set(each) for each in zip(*origins, strict=True))
     if len(encoders) > 1:
@@ -308,23 +279,7 @@ def _open_safetensors(name: str, files: Sequence[Path]) -> StoredStream:
             "all features must come from one",
             "Embed all rows with the same encoder.",
         )
-    return StoredStream(name, segments, encoders.pop(), trained.pop() if len(trained) == 1 else "unknown")
-
-
-def _segment(features: StoredArray, labels: StoredArray | None) -> Segment:
-    if len(features.shape) != 2 or features.stored.kind not in "fiub":
-        raise FileError(
-            f"{features.path}: X of shape {features.shape} and type {features.kind}",
-            "a table of numbers is needed, rows x features",
-            "Reshape to two dimensions, one row per example.",
-        )
-    if labels is not None and (labels.shape[0] != features.shape[0] or labels.shape[1:] not in ((), (1,))):
-        raise FileError(
-            f"{labels.path}: y of shape {labels.shape} for X of shape {features.shape}",
-            "one label a row is needed",
-            "Check that X and y belong together.",
-        )
-    return Segment(features, labels)
+    return stream_stored(name, parts, encoders.pop(), trained.pop() if len(trained) == 1 else "unknown")
 
 
 # The source a model is trained on ------------------------------------------------------------------------------------
@@ -366,29 +321,20 @@ def read_source(
         raise OptionError(
             "--prepare-from with --prepare none", "there is nothing to learn then", "Leave one of them out."
         )
-    readable(path)
-    if not is_table(path) and (prepare == "table" or prepare_from is not None):
-        raise (
-            FileError(
-                f"{path}: preparation of arrays",
-                "only tables (.csv, .tsv, .parquet) have columns that can be prepared",
-                "Leave --prepare out; standardise the features before they are saved.",
-            )
-            if path.suffix.lower() in (*ARRAYS, ".npy")
-            else type_error(path)
+    if not is_table(readable(path)) and (prepare == "table" or prepare_from is not None):
+        if path.suffix.lower() not in (*ARRAYS, ".npy"):
+            raise type_error(path)
+        raise FileError(
+            f"{path}: preparation of arrays",
+            "only tables (.csv, .tsv, .parquet) have columns that can be prepared",
+            "Leave --prepare out; standardise the features before they are saved.",
         )
-    if_numbers = prepare == "auto" and bounded and prepare_from is None
-    if is_table(path) and prepare != "none" and not (if_numbers and has_lists(path)):
+    if_needed = prepare == "auto" and bounded and prepare_from is None
+    if is_table(path) and prepare != "none" and not (if_needed and has_lists(path)):
         table = read_table(path, header=header, names=names)
-        if not (if_numbers and is_all_numbers(table, label, columns)):
-            return prepare_source(
-                table,
-                label,
-                columns,
-                None if prepare_from is None else read_table(prepare_from),
-                coarse=preparation == COARSE,
-                rare=rare,
-            )
+        if not (if_needed and is_all_numbers(table, label, columns)):
+            elsewhere = None if prepare_from is None else read_table(prepare_from)
+            return _prepare_source(table, label, columns, elsewhere, preparation, rare)
     return Source(read_data(path, label, columns=columns, header=header, names=names))
 
 
@@ -425,8 +371,8 @@ def as_source(
             )
         return Source(EncodedRows(features, labels))
     table, target = _with_labels(frame_table(features, "the source"), labels, label)
-    numbers = how == "auto" and bounded and prepare_from is None and is_all_numbers(table, target, None)
-    if how == "none" or numbers:
+    if_needed = how == "auto" and bounded and prepare_from is None
+    if how == "none" or (if_needed and is_all_numbers(table, target, None)):
         if labels is None:
             features = table.arrow.select([name for name in table.names if name != target])
         return Source(EncodedRows(features, table.labels(target) if labels is None else labels))
@@ -434,17 +380,16 @@ def as_source(
         prepare_from = read_table(Path(prepare_from))
     elif prepare_from is not None:
         prepare_from = frame_table(prepare_from, "prepare_from")
-    return prepare_source(table, target, None, prepare_from, coarse=preparation == COARSE, rare=rare)
+    return _prepare_source(table, target, None, prepare_from, preparation, rare)
 
 
-def prepare_source(
+def _prepare_source(
     table: Table,
     label: str | None,
     columns: Sequence[str] | None,
-    elsewhere: Table | None = None,
-    *,
-    coarse: bool = True,
-    rare: int = RARE,
+    elsewhere: Table | None,
+    preparation: str,
+    rare: int,
 ) -> Source:
     """A table's rows, with the preparation learnt from it or elsewhere."""
     if elsewhere is not None and _same_rows(elsewhere.arrow, table.arrow):
@@ -453,11 +398,11 @@ def prepare_source(
             "it has no row of the source in it, for certificates will say so",
             "Give another table, or leave it out: certificates then say that it was learnt from the source.",
         )
-    preparation, decisions = learn(table, label, columns, elsewhere=elsewhere, coarse=coarse, rare=rare)
-    features, labels = preparation.features(table), preparation.labels(table)
+    coarse = preparation == COARSE
+    made, decisions = learn(table, label, columns, elsewhere=elsewhere, coarse=coarse, rare=rare)
     learnt = LEARNT_ELSEWHERE if elsewhere is not None else LEARNT_COARSE if coarse else LEARNT_FROM_SOURCE
-    rows = EncodedRows(features, labels, None, preparation.feature_names, name=table.name)
-    return Source(rows, preparation, learnt, decisions)
+    rows = EncodedRows(made.features(table), made.labels(table), None, made.feature_names, name=table.name)
+    return Source(rows, made, learnt, decisions)
 
 
 def _same_rows(one: pa.Table, other: pa.Table) -> bool:
@@ -469,28 +414,19 @@ def _same_rows(one: pa.Table, other: pa.Table) -> bool:
     def rows(table: pa.Table) -> Counter[str]:
         return Counter(map(repr, zip(*(table[name].to_pylist() for name in names), strict=True)))
 
-    return one.equals(other) or rows(one) == rows(other)
+    return rows(one) == rows(other)
 
 
 def is_all_numbers(table: Table, label: str | None, columns: Sequence[str] | None) -> bool:
     """Whether every cell of the features is a number."""
-    target = choose_label(table.names, label)
-    for name in columns or [each for each in table.names if each != target]:
-        kind = str(table.arrow.schema.field(name).type) if name in table.names else "string"
-        text = table.typed and (kind.startswith("dictionary") or kind.endswith("string"))
-        values = None if name not in table.names or text else table.numbers(name)
-        if values is None or np.isnan(values).any():
-            return False
-    return True
+    _, chosen = choose_columns(table.name, table.names, label, columns)
+    return all(table.has_numbers(name) for name in chosen)
 
 
 def _with_labels(table: Table, labels: Any, label: str | None) -> tuple[Table, str]:
     """The table with its label column, and what that is called."""
     if labels is None:
-        target = choose_label(table.names, label)
-        if target is None or target not in table.names:
-            raise label_error(table.name, label, table.names)
-        return table, target
+        return table, choose_label(table.name, table.names, label)
     name = label or getattr(labels, "name", None)
     target = str(name) if name is not None and str(name) not in table.names else "label"
     while target in table.names:

@@ -42,11 +42,9 @@ from expunge.rows.tables import (
     NO_NUMBER,
     Table,
     Words,
-    choose_label,
+    choose_columns,
     is_list,
     is_text,
-    label_error,
-    looks_like_data,
     require_columns,
     show_columns,
 )
@@ -72,6 +70,7 @@ LABELLED = (
     "Where it has another name here, give that with --label; where there is none, add it: rows are known, and scored, "
     "by their labels too (expunge predict needs none)."
 )
+TRAINED_ON = "the model was trained on a column of that name"
 _chance = secrets.SystemRandom()
 
 
@@ -282,7 +281,7 @@ class Preparation:
 
     def features(self, table: Table) -> Array:
         """A table's features, in float64; its columns may be in any order, and others may be there too."""
-        require_columns(table, self.column_names, "the model was trained on a column of that name")
+        require_columns(table.name, table.names, self.column_names, TRAINED_ON)
         what = f"{len(table):,} rows of {self.width:,} features"
         require_room(3 * 8 * len(table) * self.width, Path(table.name), what)
         features = np.empty((len(table), self.width), dtype=np.float64)
@@ -294,7 +293,7 @@ class Preparation:
 
     def labels(self, table: Table, label: str | None = None) -> Array:
         """Its labels, as they were at training: numbers or text."""
-        require_columns(table, [label or self.label], "the label column is needed", LABELLED)
+        require_columns(table.name, table.names, [label or self.label], "the label column is needed", LABELLED)
         return table.labels(label or self.label, self.text_labels)
 
 
@@ -317,20 +316,12 @@ def learn(
     """
     coarseness = Coarse(rare=require_rare(rare, 2)) if coarse else None
     require_rare(rare)
-    target = choose_label(table.names, label)
-    if target is None or target not in table.names:
-        bare = not table.typed and table.has_header and looks_like_data(table.names)
-        raise label_error(table.name, label, table.names, bare)
-    chosen = [name for name in table.names if name != target] if columns is None else list(columns)
-    require_columns(table, chosen, "every column that is named with --columns is needed")
-    if target in chosen:
-        raise DataError(
-            f"--columns has the label column {target!r}", "features are other columns", "Leave it out of --columns."
-        )
+    target, chosen = choose_columns(table.name, table.names, label, columns)
     labels = table.labels(target)
     _require_classes(labels, target, table)
     if elsewhere is not None:
-        require_columns(elsewhere, chosen, "the table of --prepare-from needs the feature columns of the source")
+        required = "the table of --prepare-from needs the feature columns of the source"
+        require_columns(elsewhere.name, elsewhere.names, chosen, required)
     kinds = _Kinds(table if elsewhere is None else elsewhere, coarseness)
     for name in chosen:
         kinds.decide(name, asked=columns is not None)

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from expunge.errors import DataError, FileError
 from expunge.heads import Block, RowSet
 from expunge.heads.rows import Lengths, Scaling, block_rows, device_room
 from expunge.record import MOST_NAMES, Label
-from expunge.rows.arrays import DAMAGE, StoredArray, damage_error
+from expunge.rows.arrays import StoredArray
 from expunge.rows.features import (
     as_labels,
     as_table,
@@ -34,6 +31,7 @@ from expunge.rows.features import (
     encode,
     norm_limit,
     require_finite,
+    require_label_each,
     require_range,
     require_width,
     row_norms,
@@ -45,9 +43,8 @@ from expunge.rows.tables import (
     is_list,
     name_features,
     open_parquet,
-    require_bearable,
+    parquet_batches,
     require_types,
-    text_columns,
 )
 from expunge.runtime.arrays import Array, Device, Dtype, cast, namespace_of, on_cpu, put, size, to_numpy
 from expunge.runtime.group import ALONE, Group
@@ -74,28 +71,53 @@ class Share:
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
-class Stream(ABC):
-    """Rows that can be gone over as often as needed. `n_rows` and `n_features` are None where only a pass tells."""
+def _stamp(files: Sequence[Path]) -> tuple[tuple[int, int, int], ...]:
+    """Something that changes when files do."""
+    return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in (path.stat() for path in files))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows that can be gone over as often as needed.
+
+    `read(share)` is one pass: features and labels, chunk by chunk, in order; a chunk is good until the one after the
+    next is asked for, or of a caller's function (`own_rows`: in a group each process gives its own) until the next is.
+    `n_rows` and `n_features` are None where only a pass tells. `files` must stay as they were when this was made;
+    `unprepared`: these are the columns of a table as they are.
+    """
 
     name: str
+    read: Callable[[Share], Iterator[Chunk]]
+    n_rows: int | None = None
+    n_features: int | None = None
+    labelled: bool = True
     encoder: str | None = None
     encoder_trained: str | None = None
     feature_names: tuple[str, ...] | None = None
-    labelled: bool = True
-    unprepared: bool = False  # whether these are the columns of a table as they are
-    owned: bool = False  # whether a chunk may be written on
-    own_rows: bool = False  # whether each process of a group gives its own rows, whatever its share
-    n_rows: int | None = None
-    n_features: int | None = None
-    first_stamp: Any = None  # the stamp when it was made
+    unprepared: bool = False
+    own_rows: bool = False
+    files: tuple[Path, ...] = ()
+    first_stamp: Any = field(default=None, repr=False)
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        if self.first_stamp is None:
+            object.__setattr__(self, "first_stamp", self.stamp())
+
     def chunks(self, share: Share) -> Iterator[Chunk]:
-        """One pass: features and labels, in order. A chunk is good until the one after the next is asked for."""
+        """One pass; a chunk of files is read by another thread while the one before it is used."""
+        if self.own_rows:
+            yield from self.read(share)
+            return
+        chunks = self.read(share)
+        with ThreadPoolExecutor(1) as reader:
+            following = reader.submit(next, chunks, None)
+            while (chunk := following.result()) is not None:
+                following = reader.submit(next, chunks, None)
+                yield chunk
 
     def stamp(self) -> Any:
-        """Something that changes when the rows do."""
-        return None
+        """Something that changes when the files do."""
+        return _stamp(self.files)
 
     def require_unchanged(self) -> None:
         """Refuse files that are no longer those whose sizes were read when this was made."""
@@ -111,219 +133,143 @@ class Stream(ABC):
         """What all features would take in float64, where that is known."""
         return None if self.n_rows is None or self.n_features is None else 8 * self.n_rows * self.n_features
 
-
-@dataclass(frozen=True)
-class Segment:
-    """Features and labels of one file."""
-
-    features: StoredArray
-    labels: StoredArray | None
+    def mapped(self, change: Callable[[Any, Any], Chunk], names: tuple[str, ...] | None = None) -> Stream:
+        """The same rows, each chunk changed by a function; `names` are what the columns are called then."""
+        return replace(self, read=lambda share: (change(*chunk) for chunk in self.read(share)), feature_names=names)
 
 
-class StoredStream(Stream):
-    """Arrays that lie in files as they lie in memory: .npy, .npz (not compressed), .safetensors."""
+def stream_arrays(features: Any, labels: Any, name: str, encoder: str | None) -> Stream:
+    """Arrays in memory, for a group: each process goes over its share of them."""
+    if labels is not None:
+        require_label_each(len(labels), len(features), name)
 
-    owned = True
+    def read(share: Share) -> Iterator[Chunk]:
+        wanted = share.of(len(features))
+        for start in range(wanted.start, wanted.stop, ARRAY_ROWS):
+            rows = slice(start, min(start + ARRAY_ROWS, wanted.stop))
+            yield features[rows], None if labels is None else labels[rows]
 
-    def __init__(
-        self, name: str, segments: Sequence[Segment], encoder: str | None = None, trained: str | None = None
-    ) -> None:
-        self.name, self.segments, self.encoder, self.encoder_trained = name, tuple(segments), encoder, trained
-        widths = {segment.features.shape[1] for segment in segments}
-        if len(widths) != 1:
+    return Stream(name, read, len(features), labelled=labels is not None, encoder=encoder)
+
+
+def stream_stored(
+    name: str,
+    parts: Sequence[tuple[StoredArray, StoredArray | None]],
+    encoder: str | None = None,
+    trained: str | None = None,
+) -> Stream:
+    """Features and labels that lie in files as they lie in memory: .npy and .safetensors."""
+    for features, labels in parts:
+        if len(features.shape) != 2 or features.stored.kind not in "fiub":
             raise FileError(
-                f"{name}: files with {' and '.join(map(str, sorted(widths)))} features",
-                "all need the same",
-                "Write them again from one set of rows.",
+                f"{features.path}: X of shape {features.shape} and type {features.kind}",
+                "a table of numbers is needed, rows x features",
+                "Reshape to two dimensions, one row per example.",
             )
-        self.n_features = widths.pop()
-        self.n_rows = sum(segment.features.shape[0] for segment in segments)
-        self.labelled = all(segment.labels is not None for segment in segments)
-        self.first_stamp = self.stamp()
+        if labels is not None and (labels.shape[0] != features.shape[0] or labels.shape[1:] not in ((), (1,))):
+            raise FileError(
+                f"{labels.path}: y of shape {labels.shape} for X of shape {features.shape}",
+                "one label a row is needed",
+                "Check that X and y belong together.",
+            )
+    widths = sorted({features.shape[1] for features, _ in parts})
+    if len(widths) != 1:
+        raise FileError(
+            f"{name}: files with {' and '.join(map(str, widths))} features",
+            "all need the same",
+            "Write them again from one set of rows.",
+        )
+    n_rows = sum(features.shape[0] for features, _ in parts)
 
-    def stamp(self) -> Any:
-        arrays = (array for segment in self.segments for array in (segment.features, segment.labels))
-        return tuple(array.stamp() for array in arrays if array is not None)
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        assert self.n_rows is not None
-        wanted, before = share.of(self.n_rows), 0
-        for segment in self.segments:
-            count = segment.features.shape[0]
+    def read(share: Share) -> Iterator[Chunk]:
+        wanted, before = share.of(n_rows), 0
+        for features, labels in parts:
+            count = features.shape[0]
             first, last = max(wanted.start - before, 0), min(wanted.stop - before, count)
             before += count
             if first < last:
-                yield from _read_segment(segment, range(first, last))
+                yield from _read_stored(features, labels, range(first, last))
+
+    return Stream(
+        name,
+        read,
+        n_rows,
+        widths[0],
+        all(labels is not None for _, labels in parts),
+        encoder,
+        trained,
+        files=tuple(array.path for part in parts for array in part if array is not None),
+    )
 
 
-def _read_segment(segment: Segment, wanted: range) -> Iterator[Chunk]:
-    features = segment.features
+def _read_stored(features: StoredArray, labels: StoredArray | None, wanted: range) -> Iterator[Chunk]:
     size = max(1, READ_BYTES // max(1, features.row_bytes))
     if features.row_bytes > READ_BYTES:
         require_room(8 * features.row_bytes, features.path, "a row, read ahead and made ready,")
     buffers = [np.empty((min(size, len(wanted)), *features.shape[1:]), features.stored) for _ in range(4)]
-    with features.open() as file, contextlib.ExitStack() as stack:
-        label_file = None if segment.labels is None else stack.enter_context(segment.labels.open())
+    with features.open() as file, labels.open() if labels else contextlib.nullcontext(-1) as label_file:
         for turn, start in enumerate(range(wanted.start, wanted.stop, size)):
             stop = min(start + size, wanted.stop)
             values = features.read(file, start, stop, buffers[turn % len(buffers)])
-            labels = None
-            if segment.labels is not None and label_file is not None:
-                labels = segment.labels.read(label_file, start, stop, None)
-            yield values, labels
+            yield values, None if labels is None else labels.read(label_file, start, stop, None)
 
 
-class ParquetStream(Stream):
+def stream_parquet(name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> Stream:
     """Row groups of Parquet files, of which only the columns that are needed are read."""
+    footers = [open_parquet(path) for path in files]
+    schema = footers[0][1]
+    if any(not each.equals(schema, check_metadata=False) for _, each in footers):
+        raise FileError(
+            f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
+        )
+    target, chosen = choose_columns(files[0], schema.names, label, columns)
+    require_types(schema, files[0], target, chosen)
+    groups = [
+        (path, metadata, index, metadata.row_group(index).num_rows)
+        for path, (metadata, _) in zip(files, footers, strict=True)
+        for index in range(metadata.num_row_groups)
+    ]
+    n_rows = sum(rows for *_, rows in groups)
+    if n_rows == 0:
+        raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
+    lists = [column for column in chosen if is_list(schema.field(column).type)]
+    lengths = _list_lengths(name, lists, [metadata.row_group(index) for _, metadata, index, rows in groups if rows])
+    n_features = len(chosen) + sum(length - 1 for length in lengths.values())
+    if n_features > MOST_NAMES:
+        raise FileError(
+            f"{name} has {n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
+        )
 
-    owned = True
-    unprepared = True
-
-    def __init__(self, name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> None:
-        self.name, self.files = name, tuple(files)
-        self.metadata: dict[Path, Any] = {}
-        self.bearable: set[tuple[Path, int]] = set()  # row groups whose pages were looked at
-        schemas = []
-        for path in self.files:
-            try:
-                self.metadata[path], schema = open_parquet(path)
-            except DAMAGE as error:
-                raise damage_error(path, error) from error
-            schemas.append(schema)
-        schema = schemas[0]
-        if any(not each.equals(schema, check_metadata=False) for each in schemas):
-            raise FileError(
-                f"{name}: files with different columns", "all need the same, of the same types", "Write them again."
-            )
-        self.label, self.columns = choose_columns(schema, self.files[0], label, columns)
-        require_types(schema, self.files[0], self.label, self.columns)
-        self.kinds = {column: schema.field(column).type for column in (*self.columns, self.label)}
-        self.groups = [
-            (path, index, metadata.row_group(index).num_rows)
-            for path, metadata in self.metadata.items()
-            for index in range(metadata.num_row_groups)
-        ]
-        self.n_rows = sum(rows for _, _, rows in self.groups)
-        if self.n_rows == 0:
-            raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
-        lengths = self._list_lengths()
-        self.n_features = len(self.columns) + sum(length - 1 for length in lengths.values())
-        if self.n_features > MOST_NAMES:
-            raise FileError(
-                f"{name} has {self.n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
-            )
-        self.feature_names = name_features(self.columns, lengths)
-        self.first_stamp = self.stamp()
-
-    def _list_lengths(self) -> dict[str, int]:
-        """How many numbers a row has in each column of lists: the same in every row group."""
-        lists = [column for column in self.columns if is_list(self.kinds[column])]
-        found = set()
-        for path, index, rows in self.groups:
-            group = self.metadata[path].row_group(index)
-            leaves = [group.column(place) for place in range(group.num_columns)] if lists else []
-            counts = [
-                sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(f"{column}."))
-                for column in lists
-            ]
-            if rows:
-                found.add(tuple(count / rows for count in counts))
-        if len(found) > 1:
-            raise DataError(
-                f"{self.name}: columns {', '.join(lists)} have lists of different lengths in different files or row "
-                "groups",
-                "all rows need as many features",
-                "Pad or drop them as was done for training.",
-            )
-        return dict(zip(lists, map(int, found.pop()), strict=True))
-
-    def stamp(self) -> Any:
-        return tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in self.files)
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        before = 0
-        assert self.n_rows is not None
-        wanted = share.of(self.n_rows)
-        for path, index, rows in self.groups:
+    def read(share: Share) -> Iterator[Chunk]:
+        before, wanted = 0, share.of(n_rows)
+        size = max(64, READ_BYTES // (8 * max(1, n_features)))
+        for path, metadata, index, rows in groups:
             if before in wanted and rows:  # a row group is read by the process whose share it begins in
-                yield from self._read_group(path, index)
+                for batch in parquet_batches(path, metadata, schema, [*chosen, target], [index], size):
+                    table = Table(pa.Table.from_batches([batch]), str(path), True)
+                    yield table.features(chosen), table.labels(target)
             before += rows
 
-    def _read_group(self, path: Path, index: int) -> Iterator[Chunk]:
-        size = max(64, READ_BYTES // (8 * max(1, self.n_features or 1)))
-        metadata = self.metadata[path]
-        try:
-            if (path, index) not in self.bearable:
-                require_bearable(path, metadata, self.kinds, [index], size)
-                self.bearable.add((path, index))
-            options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16}
-            file = pa.parquet.ParquetFile(path, metadata=metadata, read_dictionary=text_columns(self.kinds), **options)
-            for batch in file.iter_batches(size, [index], list(self.kinds), use_threads=False):
-                table = Table(pa.Table.from_batches([batch]), str(path), True)
-                yield table.features(self.columns), table.labels(self.label)
-        except DAMAGE as error:
-            raise damage_error(path, error) from error
+    names = name_features(chosen, lengths)
+    return Stream(name, read, n_rows, n_features, feature_names=names, unprepared=True, files=tuple(files))
 
 
-class ArrayStream(Stream):
-    """Arrays in memory, for a group: each process goes over its share of them."""
-
-    def __init__(self, features: Any, labels: Any, name: str, encoder: str | None) -> None:
-        self.features, self.labels, self.name, self.encoder = features, labels, name, encoder
-        self.n_rows, self.labelled = len(features), labels is not None
-        if labels is not None and len(labels) != len(features):
-            raise DataError(
-                f"{name}: {len(labels):,} labels for {len(features):,} rows",
-                "one label a row is needed",
-                "Check that X and y belong together.",
-            )
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        wanted = share.of(len(self.features))
-        for start in range(wanted.start, wanted.stop, ARRAY_ROWS):
-            rows = slice(start, min(start + ARRAY_ROWS, wanted.stop))
-            yield self.features[rows], None if self.labels is None else self.labels[rows]
-
-
-class MappedStream(Stream):
-    """Another stream's rows, each chunk changed by a function."""
-
-    def __init__(
-        self, stream: Stream, change: Callable[[Any, Any], Chunk], names: tuple[str, ...] | None = None
-    ) -> None:
-        self.stream, self.change, self.feature_names = stream, change, names
-        self.name, self.encoder, self.encoder_trained = stream.name, stream.encoder, stream.encoder_trained
-        self.labelled, self.own_rows, self.unprepared = stream.labelled, stream.own_rows, stream.unprepared
-        self.n_rows, self.n_features, self.first_stamp = stream.n_rows, stream.n_features, stream.first_stamp
-
-    def stamp(self) -> Any:
-        return self.stream.stamp()
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        for values, labels in self.stream.chunks(share):
-            yield self.change(values, labels)
-
-
-class IteratorStream(Stream):
-    """Blocks from the caller's own function, called for each pass; in a group each process gives its own rows."""
-
-    own_rows = True
-
-    def __init__(self, blocks: Callable[[], Iterable[Any]], name: str, encoder: str | None, labelled: bool) -> None:
-        self.make, self.name, self.encoder, self.labelled = blocks, name, encoder, labelled
-
-    def chunks(self, share: Share) -> Iterator[Chunk]:
-        for item in self.make():
-            features, labels = item if isinstance(item, tuple) else (item, None)
-            yield _copy(features), _copy(labels)
-
-
-def _copy(values: Any) -> Any:
-    """The values, whatever the caller, asked for more while these are used, does with the memory they came in."""
-    if isinstance(values, dict):
-        return {name: _copy(column) for name, column in values.items()}
-    copied = getattr(values, "clone", None) or getattr(values, "copy", None)  # of tensors; of arrays, lists and tables
-    return values if copied is None else copied()
+def _list_lengths(name: str, lists: Sequence[str], groups: Sequence[Any]) -> dict[str, int]:
+    """How many numbers a row has in each column of lists: the same in every row group."""
+    found = set()
+    for group in groups if lists else ():
+        leaves = [group.column(place) for place in range(group.num_columns)]
+        counts = (
+            sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(f"{column}.")) for column in lists
+        )
+        found.add(tuple(count / group.num_rows for count in counts))
+    if len(found) > 1:
+        raise DataError(
+            f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
+            "all rows need as many features",
+            "Pad or drop them as was done for training.",
+        )
+    return dict(zip(lists, map(int, found.pop()), strict=True)) if found else {}
 
 
 def stream(
@@ -334,7 +280,8 @@ def stream(
     Blocks that are frames are matched by column name, and prepared where the model's record says how; one that has the
     label column of training needs no labels beside it.
 
-    Where there are no labels, say so with `labelled=False`. Blocks are copied: the function may use their memory again.
+    Where there are no labels, say so with `labelled=False`. A block is used before the next is asked for: the function
+    may use its memory again.
 
     >>> import numpy as np
     >>> stream(lambda: ((np.ones((2, 3)), [0, 1]) for _ in range(4))).labelled
@@ -346,24 +293,12 @@ def stream(
             "a function is needed that begins a new pass each time it is called",
             "Write stream(lambda: blocks()), since an iterator is used up after one pass.",
         )
-    return IteratorStream(blocks, name, encoder, labelled)
 
+    def read(_: Share) -> Iterator[Chunk]:
+        for item in blocks():
+            yield item if isinstance(item, tuple) else (item, None)
 
-def read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The chunks, the next one being read by another thread while one is used."""
-    torch = sys.modules.get("torch")
-    threads = 0 if torch is None else torch.get_num_threads()
-    if torch is not None:  # a core for the reader: threads that wait for work would starve it
-        torch.set_num_threads(max(1, threads - 1))
-    try:
-        with ThreadPoolExecutor(1) as reader:
-            following = reader.submit(next, chunks, None)
-            while (chunk := following.result()) is not None:
-                following = reader.submit(next, chunks, None)
-                yield chunk
-    finally:
-        if torch is not None:
-            torch.set_num_threads(threads)
+    return Stream(name, read, labelled=labelled, encoder=encoder, own_rows=True)
 
 
 # Made ready for an objective -----------------------------------------------------------------------------------------
@@ -556,14 +491,14 @@ class StreamedRows(RowSet):
         prints: list[int] = []
         start = 0
         counts = np.zeros(len(form.classes), np.int64)
-        for turn, (values, given) in enumerate(read_ahead(self.stream.chunks(self._share))):
+        for turn, (values, given) in enumerate(self.stream.chunks(self._share)):
             chunk = to_engine(as_table(values, form.name) if len(values) else np.empty((0, form.width)), form.dtype)
             require_width(chunk.shape[1], form.width, form.name)
             if first:
                 require_finite(chunk, form.name, start)
             labels = self._label_indices(given, start, len(chunk), first)
             classes = to_numpy(labels)
-            prints.append(_fingerprint(chunk, classes, whole=self._stamp is None))
+            prints.append(_fingerprint(chunk, classes, whole=not self._stamp))
             if self._prints is not None and self._prints[turn : turn + 1] != prints[-1:]:
                 raise self._change_error()
             counts += np.bincount(classes, minlength=len(counts))
@@ -577,7 +512,6 @@ class StreamedRows(RowSet):
                     dtype=form.dtype,
                     device=form.device,
                     out=out,
-                    owned=self.stream.owned,
                 )
                 if first:
                     self._held.put(start + begin, features)

@@ -92,11 +92,21 @@ def _nearest(path: Path) -> str:
     if path.parts[:1] in (("http:",), ("https:",)):
         return "Nothing is fetched: download it, and name the file."
     try:
-        names = [each.name for each in path.parent.iterdir()]
+        close = nearest(path.name, [each.name for each in path.parent.iterdir()])
     except OSError:
-        return "Check the path."
-    close = difflib.get_close_matches(path.name, names, 1, 0.7)
-    return f"Check the path; did you mean {path.parent / close[0]}?" if close else "Check the path."
+        close = None
+    return f"Check the path; did you mean {path.parent / close}?" if close else "Check the path."
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that is written most alike, if any is.
+
+    >>> nearest("defualt", ["age", "default"])
+    'default'
+    """
+    folded = {each.casefold(): each for each in names}
+    close = difflib.get_close_matches(name.casefold(), folded, 1, 0.6)
+    return folded[close[0]] if close else None
 
 
 # Files that survive a crash: temporary file, fsync, rename, fsync of the folder --------------------------------------

@@ -78,16 +78,10 @@ def parquet_cases() -> Iterator[Case]:
     yield case(
         "columns", "bad.parquet", "forget", lambda _: made.parquet([made.constant("y", 9)], 9, schema=schema), False
     )
-    yield case("a page that inflates", "bad.parquet", "surrogate", _inflating, quick=False)
     for seed in range(20):
         source = ("five.parquet", "words.parquet")[seed % 2]
         where = {"first": -700} if seed % 3 else {"last": 120}  # the footer, or the first pages' headers
         yield case(f"changed {seed}", "bad.parquet", OF_ROWS[seed % 4], fuzzed(source, seed, **where))
-
-
-def _inflating(_: Path) -> bytes:
-    page = made.Page(bytes(8 * 80 * MILLION), 80 * MILLION, made.PLAIN)
-    return made.parquet([made.double("a", page), made.constant("y", 10)], 10)
 
 
 # Arrays -------------------------------------------------------------------------------------------------------------

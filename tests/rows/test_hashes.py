@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import expunge.rows.hashes as module
 from expunge.errors import DataError, OptionError
 from expunge.rows.hashes import HASH_BYTES, PRECISIONS, RowHashes, hash_rows, match_hashes
 
@@ -191,24 +190,3 @@ def test_hashes_that_begin_alike_are_not_the_same() -> None:
     mixed = RowHashes((other, other, other))
     assert match_hashes(mixed, source).row.tolist() == [-1, 1, -1]
     assert match_hashes(source, mixed).row.tolist() == [-1, 1, -1]
-
-
-@pytest.mark.parametrize("cores", [1, 3, 64])
-def test_many_threads_give_what_one_gives(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, whatever each has of the memory; a block that cannot be hashed is told, not lost."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(1000, 40)), rng.integers(3, size=1000)
-    alone = hash_rows(KEY, X, y)
-    monkeypatch.setattr(module, "ALONE", 100)
-    monkeypatch.setattr(module, "NUMBERS", 4096)
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    assert module.thread_count(1000, 40) == min(cores, module.MOST_THREADS)
-    together = hash_rows(KEY, X, y)
-    assert all(np.array_equal(one, other) for one, other in zip(alone.digests, together.digests, strict=True))
-    assert module.thread_count(2, 50) == 1
-    X[700, 3] = np.nan
-    with pytest.raises(DataError):
-        hash_rows(KEY, X, y)
-    monkeypatch.delattr(module.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: None)
-    assert module.thread_count(1000, 40) == 1

@@ -20,10 +20,8 @@ a model goes.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +39,6 @@ NOTHING = np.zeros((0, HASH_BYTES), np.uint8)
 PRECISIONS = ("float64", "float32", "six decimals")
 PERSON = b"expunge row"
 BLOCK, NUMBERS = 4096, 1 << 20  # rows that are hashed at a time, at most, and numbers in them
-ALONE, MOST_THREADS = 1 << 18, 8  # numbers that one thread hashes, and threads for more
 MILLION = 1e6
 LEAST_AT_SIX_DECIMALS = 1e-3  # the largest entry, once rounded: below it six decimals leave fewer than four digits
 EXACT_BELOW = 2.0**33  # from here on neighbouring float64 values differ in six decimals anyway
@@ -85,41 +82,18 @@ def hash_rows(key: bytes, features: Any, labels: Any, name: str = "the rows") ->
     width = table.shape[1]
     different, label_of = np.unique(labels, return_inverse=True)
     prefixes = [_keyed_prefixes(key, width, value.item()) for value in different]
-    threads = thread_count(len(labels), width)
-    size = max(16, min(BLOCK, NUMBERS // threads // max(1, width)))
-
-    def hash_block(start: int) -> list[bytes]:
+    digests: list[list[bytes]] = [[], [], []]
+    size = max(16, min(BLOCK, NUMBERS // max(1, width)))
+    for start in range(0, len(labels), size):
         values = to_numpy(double(table[start : start + size])) + 0.0  # so that -0 is 0
-        digests = []
         for level, rows in enumerate((values, _to_float32(values), _to_six_decimals(values))):
             content = rows.astype("<f8", copy=False).tobytes()
             for number, label in enumerate(label_of[start : start + size].tolist()):
                 digest = prefixes[label][level].copy()
                 digest.update(content[8 * width * number : 8 * width * (number + 1)])
-                digests.append(digest.digest())
-        return [b"".join(digests[level * len(values) : (level + 1) * len(values)]) for level in range(3)]
-
-    blocks = range(0, len(labels), size)
-    if threads == 1:
-        hashed = list(map(hash_block, blocks))
-    else:
-        with ThreadPoolExecutor(threads) as pool:  # hashes let go of the interpreter
-            hashed = list(pool.map(hash_block, blocks))
-    levels = (np.frombuffer(b"".join(block[level] for block in hashed), np.uint8) for level in range(3))
-    first, second, third = (level.reshape(-1, HASH_BYTES) for level in levels)
+                digests[level].append(digest.digest())
+    first, second, third = (np.frombuffer(b"".join(level), np.uint8).reshape(-1, HASH_BYTES) for level in digests)
     return RowHashes((first, second, third))
-
-
-def thread_count(rows: int, width: int) -> int:
-    """How many threads hash so many rows: few share the memory of one, and a little work is done by one.
-
-    >>> thread_count(10, 10), thread_count(0, 0)
-    (1, 1)
-    """
-    if rows * width <= ALONE:
-        return 1
-    known = getattr(os, "sched_getaffinity", None)  # what this process may use, where the system says
-    return max(1, min(MOST_THREADS, len(known(0)) if known else os.cpu_count() or 1))
 
 
 def hash_stream(
@@ -206,16 +180,9 @@ def find_occurrences(rows: RowHashes, among: RowHashes) -> NDArray[np.bool_]:
 
 
 def _find_places(digests: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> dict[bytes, list[int]]:
-    """The places of hashes whose first half is that of one that is wanted: few, and all that are equal to one."""
-    if not len(wanted):
-        return {}
-    halves, own = np.unique(_first_halves(wanted)), _first_halves(digests)
-    near = np.flatnonzero(halves[np.minimum(np.searchsorted(halves, own), len(halves) - 1)] == own)
+    """The places of the hashes that are wanted."""
     places: dict[bytes, list[int]] = {}
-    for place in near.tolist():
+    own, sought = (np.ascontiguousarray(each).view(f"S{HASH_BYTES}").reshape(-1) for each in (digests, wanted))
+    for place in np.flatnonzero(np.isin(own, sought)).tolist():
         places.setdefault(bytes(digests[place]), []).append(place)
     return places
-
-
-def _first_halves(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(digests[:, : HASH_BYTES // 2]).view(np.uint64)[:, 0]

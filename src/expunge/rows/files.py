@@ -141,6 +141,7 @@ def read_data(
             "Leave --label out; y is used." if label is not None else "Leave these options out.",
         )
     encoder = trained = None
+    named: tuple[str, ...] | None
     if is_table(location):
         features, labels, named = read_columns(location, label, columns, header, names)
     else:

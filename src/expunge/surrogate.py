@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
 from expunge.evidence import Measurement, Retained, build_claim, foresee
 from expunge.heads import Rows, RowSet
-from expunge.heads.linear import SpreadSums
 from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
@@ -61,21 +60,6 @@ class Moments:
     sampled_largest: float
 
 
-class ChangeSpread(Protocol):
-    """How the change of gradient f spreads over a set about its mean c; see `heads/`."""
-
-    mean: Tensor
-    cancellation: float
-    knows_fourth: bool
-
-    def sums(self) -> SpreadSums:
-        """What one pass over the rows says of `||f - c||`."""
-
-    def covariance_product(self, direction: Tensor, power: int, fourth: bool) -> Tensor:
-        """Mean of `w^power (f - c) <f - c, direction>`, for the `fourth` moment times `||f - c||^2`."""
-
-
-# Over 60 lines: signature and result alone take thirty, and the bounds on eigenvalues share one budget of failure.
 def change_moments(
     head: Any,
     weights: Tensor,
@@ -96,7 +80,7 @@ def change_moments(
     """
     n_rows = len(surrogate)
     advance("Moments (rows)", 0, 2 * n_rows)
-    spread: ChangeSpread = head.spread(weights, update, surrogate)
+    spread = head.spread(weights, update, surrogate)
     advance("Moments (rows)", n_rows, 2 * n_rows)
     mean, sums = spread.mean, spread.sums()
     advance("Moments (rows)", 2 * n_rows, 2 * n_rows)
@@ -176,8 +160,6 @@ class RowsEvidence(ABC):
         require_converged(made.sampled)
         return cls(request, made, seed, progress)
 
-    # The four answers -------------------------------------------------------------------------------------------------
-
     def step(self) -> Step:
         """u: the paper's is one Newton step on `a(u) = 0`; `converged` goes on, `balanced` seeks the smallest bound."""
         return self._step
@@ -200,8 +182,6 @@ class RowsEvidence(ABC):
     def retained(self) -> Retained:
         """The rows given stand for the retained ones, at this distance."""
         return Retained(self._distance, None if self.estimate is None else self.estimate.evidence())
-
-    # The step ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _step(self) -> Step:
@@ -242,8 +222,6 @@ class RowsEvidence(ABC):
     def retained_equation(self) -> Equation:
         """The equation whose residual the bound charges, whatever the update was made by."""
 
-    # The facts --------------------------------------------------------------------------------------------------------
-
     def distance_at(self, update: Tensor) -> Distance:
         """How far the surrogate is from the source, for an update: the same for all where it was declared."""
         request = self.request
@@ -266,14 +244,13 @@ class RowsEvidence(ABC):
 
     def _moments(self, step: Step, distance: Distance, failure: float | None, quick: bool) -> Moments:
         request = self.request
-        heavy = distance.samples_rows and distance.law.moves_moments
         return change_moments(
             request.head,
             request.weights,
             step.update,
             request.surrogate,
             failure=QUICK_FAILURE if quick and failure is not None else failure,
-            heavy=heavy and not quick,
+            heavy=distance.samples_rows and distance.law.moves_moments and not quick,
             slack=EIGENVALUE_SLACK if distance.law.uses_deviation else SAMPLING_SLACK,
             seed=self.seed,
             advance=silent if quick else self.progress,
@@ -292,7 +269,7 @@ class RowsEvidence(ABC):
             )
 
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
-        request, record = self.request, self.request.record
+        request, record, weighted = self.request, self.request.record, self.request.surrogate.has_weights
         known, measured = record.provenance, asdict(moments)
         left = float(self.retained_equation.residual(step.update).norm()) if self.paper_step else step.residual
         facts = {
@@ -307,10 +284,9 @@ class RowsEvidence(ABC):
             "row_bound": Fact(record.row_bound, known),
             "directions": Fact(request.head.n_directions, "measured"),
             "sampling_failure": Fact(sampling, "derived"),
+            "change_supremum": Fact(moments.change_supremum, "derived"),
         }
-        facts["change_supremum"] = Fact(moments.change_supremum, "derived")
-        if request.surrogate.has_weights:
-            # weights follow from the source's class counts, and are known no better than those
+        if weighted:  # weights follow from the source's class counts, and are known no better than those
             facts["weight_largest"] = Fact(request.surrogate.largest_weight, known)
             facts |= {name: Fact(measured[name], known) for name in WEIGHTED}
         return facts
@@ -440,8 +416,7 @@ def rehearsed_scale(
     request: Request, n_rows: int, measure: Measure, *, progress: Progress = silent, seed: int | None = None
 ) -> float:
     """The scale for forgetting that many rows from this model, whoever they are; `seed` fixes the draw for tests."""
-    trial, measured = rehearse(request, n_rows, measure, progress=progress, seed=seed)
-    scale = scale_of(trial, measured)
+    scale = scale_of(*rehearse(request, n_rows, measure, progress=progress, seed=seed))
     if scale is None:
         raise VacuousClaim(
             f"the bound for {n_rows:,} surrogate rows is infinite, or their noise is",
@@ -465,7 +440,7 @@ def rehearse(
     series = request.promise.series
     afresh = None if series is None else replace(series, past=None)
     promise = replace(request.promise, noise=EXACTLY, force=True, series=afresh)
-    trial = replace(request, promise=promise, forget=_longest(request, n_rows, seed))
+    trial = replace(request, promise=promise, forget=_longest_group(request, n_rows, seed))
     return trial, measure(trial, progress=progress, seed=seed)
 
 
@@ -476,7 +451,7 @@ def scale_of(trial: Request, measured: Measurement) -> float | None:
     return scale if scale <= LARGEST_SCALE else None
 
 
-def _longest(request: Request, n_rows: int, seed: int | None) -> Any:
+def _longest_group(request: Request, n_rows: int, seed: int | None) -> Any:
     """Of some groups of surrogate rows the one with the longest gradient: what is hardest to hide."""
     generator = torch.Generator()
     generator.manual_seed(secrets.randbits(63) if seed is None else seed)
@@ -488,15 +463,14 @@ def _longest(request: Request, n_rows: int, seed: int | None) -> Any:
                 "a rehearsal needs all its rows in one",
                 "Rehearse in one process (expunge plan), then set the noise as the number it recommends.",
             )
-        kept = evenly(surrogate, max(MOST_ROWS, n_rows))
-        surrogate = replace(kept, features=kept.features.double())
-    groups = [_taken(surrogate, torch.randperm(len(surrogate), generator=generator)[:n_rows]) for _ in range(GROUPS)]
-    lengths = [float(request.head.gradient(request.weights, group).norm()) for group in groups]
-    return groups[max(range(GROUPS), key=lengths.__getitem__)]
+        few = evenly(surrogate, max(MOST_ROWS, n_rows))
+        surrogate = replace(few, features=few.features.double())
 
+    def group(chosen: Tensor) -> Any:
+        if not isinstance(surrogate, Rows):
+            return surrogate[chosen]
+        where = chosen.to(surrogate.device)
+        return Rows(surrogate.features[where], surrogate.labels[where])
 
-def _taken(rows: Any, chosen: torch.Tensor) -> Any:
-    if isinstance(rows, Rows):
-        where = chosen.to(rows.features.device)
-        return Rows(rows.features[where], rows.labels[where])
-    return rows[chosen]
+    groups = [group(torch.randperm(len(surrogate), generator=generator)[:n_rows]) for _ in range(GROUPS)]
+    return max(groups, key=lambda rows: float(request.head.gradient(request.weights, rows).norm()))

@@ -23,12 +23,8 @@ from expunge.record import (
     Label,
     TrainingRecord,
     loss_named,
-    not_finite,
     read_model_file,
-    require_bias,
-    require_floats,
-    require_matrix,
-    require_record,
+    require_weights,
     weights_digest,
 )
 from expunge.rows.columns import match_record, names_of, prepare_frames
@@ -86,8 +82,8 @@ class LinearModel:
         if loss == SOFTMAX.name:
             shares = torch.softmax(outputs, dim=1)
         elif outputs.shape[1] == 1:
-            second = torch.sigmoid(outputs[:, 0])
-            shares = torch.stack([1.0 - second, second], dim=1)
+            second = torch.sigmoid(outputs)
+            shares = torch.cat([1.0 - second, second], dim=1)
         else:
             apart = torch.sigmoid(outputs)
             shares = apart / apart.sum(dim=1, keepdim=True)
@@ -136,15 +132,8 @@ class LinearModel:
     def weights_sha256(self) -> str:
         """SHA-256 over dtype, shape and bytes of each tensor."""
         return weights_digest(
-            [
-                (
-                    name,
-                    str(tensor.dtype).removeprefix("torch."),
-                    tuple(tensor.shape),
-                    tensor.reshape(-1).view(torch.uint8).numpy().data,
-                )
-                for name, tensor in self._tensors().items()
-            ]
+            (name, _dtype_name(tensor), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
+            for name, tensor in self._tensors().items()
         )
 
     def to_bytes(self) -> bytes:
@@ -204,24 +193,23 @@ def checked_model(
     weight: Any, bias: Any = None, record: TrainingRecord | None = None, name: str = "the model"
 ) -> LinearModel:
     """A model from arrays or tensors, refusing what cannot be a linear classifier."""
-    matrix = _as_tensor(weight, f"{name}: weight")
-    require_matrix(tuple(matrix.shape), name, record is not None and loss_named(record.loss).one_row)
-    offset = None if bias is None else _as_tensor(bias, f"{name}: bias")
-    if offset is not None:
-        require_bias(tuple(offset.shape), matrix.shape[0], name)
+    matrix, offset = _as_tensor(weight), None if bias is None else _as_tensor(bias)
     model = LinearModel(matrix, offset if offset is None else offset.to(matrix.dtype), record)
-    if record is not None:
-        digest = model.weights_sha256()
-        require_record(record, model.n_classes, model.bias is not None, digest, name, model.n_features)
+    given = {"weight": matrix} | ({} if offset is None else {"bias": offset})
+    tensors = {
+        part: (_dtype_name(tensor), (tensor.double() if tensor.is_floating_point() else tensor).numpy())
+        for part, tensor in given.items()
+    }
+    require_weights(tensors, record, model.weights_sha256(), name)
     return model
 
 
-def _as_tensor(values: Any, name: str) -> Tensor:
-    tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
-    require_floats(str(tensor.dtype).removeprefix("torch."), name)
-    if not bool(torch.isfinite(tensor).all()):
-        raise not_finite(float(tensor[~torch.isfinite(tensor)][0]), name)
-    return tensor
+def _as_tensor(values: Any) -> Tensor:
+    return values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def read_model(path: str | Path) -> tuple[LinearModel, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from expunge.errors import ModelError, OptionError
 from expunge.runtime.memory import file_bytes
@@ -432,15 +433,8 @@ def parse_model_file(content: bytes, location: Path) -> ModelFile:
     name = str(location)
     record = TrainingRecord.from_json(metadata[METADATA_KEY], name) if METADATA_KEY in metadata else None
     stored = {part: tensors[part] for part in ("weight", "bias") if part in tensors}
-    weight, bias = tensors["weight"], tensors.get("bias")
-    _require_numbers(weight, f"{name}: weight")
-    require_matrix(weight.shape, name, record is not None and loss_named(record.loss).one_row)
-    if bias is not None:
-        _require_numbers(bias, f"{name}: bias")
-        require_bias(bias.shape, weight.shape[0], name)
-    if record is not None:
-        digest = weights_digest((part, tensor.dtype, tensor.shape, tensor.raw) for part, tensor in stored.items())
-        require_record(record, weight.shape[0], bias is not None, digest, name, weight.shape[1])
+    digest = weights_digest((part, tensor.dtype, tensor.shape, tensor.raw) for part, tensor in stored.items())
+    require_weights({part: (tensor.dtype, tensor.values) for part, tensor in stored.items()}, record, digest, name)
     return ModelFile(tuple(stored.values()), record, hashlib.sha256(content).hexdigest())
 
 
@@ -457,39 +451,31 @@ def weights_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes | me
     return digest.hexdigest()
 
 
-def require_floats(dtype: str, name: str) -> None:
-    """Refuse weights that are not floating-point numbers."""
-    if dtype not in FLOATS:
-        raise ModelError(
-            f"{name} of dtype torch.{dtype}",
-            "floating-point weights are needed",
-            "Convert them to float64 or float32.",
-        )
-
-
-def not_finite(value: float, name: str) -> ModelError:
-    """The error for weights that hold NaN or an infinity."""
-    return ModelError(
-        f"{name} holds {value}", "every weight must be a finite number", "Training diverged, or the file is damaged."
-    )
-
-
-def _require_numbers(tensor: StoredTensor, name: str) -> None:
-    require_floats(tensor.dtype, name)
-    values = tensor.values
-    finite = np.isfinite(values)
-    if not finite.all():
-        raise not_finite(float(values[~finite][0]), name)
-
-
-def require_matrix(shape: tuple[int, ...], name: str, one_row: bool = False) -> None:
-    """Refuse weights that are not one row a class; `one_row`: of two classes, for the second alone."""
-    if len(shape) != 2:
+def require_weights(
+    tensors: Mapping[str, tuple[str, NDArray[Any]]], record: TrainingRecord | None, digest: str, name: str
+) -> None:
+    """Refuse weight and bias, each with its dtype, that are no linear classifier, or not the one of the record."""
+    for part, (dtype, values) in tensors.items():
+        if dtype not in FLOATS:
+            raise ModelError(
+                f"{name}: {part} of dtype torch.{dtype}",
+                "floating-point weights are needed",
+                "Convert them to float64 or float32.",
+            )
+        if not (finite := np.isfinite(values)).all():
+            raise ModelError(
+                f"{name}: {part} holds {float(values[~finite][0])}",
+                "every weight must be a finite number",
+                "Training diverged, or the file is damaged.",
+            )
+    shape = tensors["weight"][1].shape
+    if len(shape) != 2 or shape[1] < 1:
         raise ModelError(
             f"{name}: weight of shape {shape}",
-            "K x d is needed, one row a class",
+            "K x d is needed, one row a class and at least one feature",
             "Reshape it; see docs/how-to-choose.md.",
         )
+    one_row = record is not None and loss_named(record.loss).one_row
     if shape[0] < 2 and not (one_row and shape[0] == 1):
         raise ModelError(
             f"{name}: weight has {shape[0]} row",
@@ -497,14 +483,10 @@ def require_matrix(shape: tuple[int, ...], name: str, one_row: bool = False) -> 
             "Write a two-class model with one weight vector w as the rows -w/2 and w/2 (softmax, l2 doubled) "
             "or -w and w (ridge).",
         )
-    if shape[1] < 1:
-        raise ModelError(f"{name}: weight of shape {shape}", "at least one feature is needed", "Check the file.")
-
-
-def require_bias(shape: tuple[int, ...], n_classes: int, name: str) -> None:
-    """Refuse a bias that is not one number a class."""
-    if shape != (n_classes,):
-        raise ModelError(f"{name}: bias of shape {shape}", f"({n_classes},) is needed", "One bias a class.")
+    if "bias" in tensors and (own := tensors["bias"][1].shape) != shape[:1]:
+        raise ModelError(f"{name}: bias of shape {own}", f"({shape[0]},) is needed", "One bias a class.")
+    if record is not None:
+        require_record(record, shape[0], "bias" in tensors, digest, name, shape[1])
 
 
 def require_record(
@@ -529,11 +511,6 @@ def require_record(
 
 
 # A published model, linear or a network's tangent weights.
-
-
-def read_published(path: Path, loss: Loss) -> ModelFile:
-    """A published model's file, as far as it can be read without torch and the network."""
-    return parse_published(published_bytes(path, loss), path, loss)
 
 
 def published_bytes(path: Path, loss: Loss) -> bytes:

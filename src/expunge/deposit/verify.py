@@ -46,7 +46,7 @@ from expunge.errors import FileError, OptionError, VacuousClaim, VerificationFai
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import in_memory
 from expunge.model import read_model
-from expunge.record import loss_named, read_published
+from expunge.record import TANGENT, parse_published, published_bytes
 from expunge.request.sets import (
     FORGET,
     SURROGATE,
@@ -284,7 +284,8 @@ def noise_checks(content: Json, after: Deposit, radius: float) -> list[Check]:
 def published_checks(content: Json, after: Deposit, result: Solution, path: str | Path) -> list[Check]:
     """The published weights are the updated ones and noise of the shape: as far away as that is, all but surely."""
     if after.of_network:
-        (stored,) = read_published(Path(path), loss_named(after.record.loss)).tensors
+        location = Path(path)
+        (stored,) = parse_published(published_bytes(location, TANGENT), location, TANGENT).tensors
         weights, dtype = torch.tensor(stored.values, dtype=torch.float64, device=after.device).reshape(1, -1), None
     else:
         model, _ = read_model(path)

@@ -45,26 +45,24 @@ def record_for(model: LinearModel, declared: Declared = NOTHING_DECLARED) -> Tra
     true of these.
     """
     given = {name: value for name, value in vars(declared).items() if value is not None}
-    if declared.class_counts is not None:
-        given["class_counts"] = tuple(np.asarray(declared.class_counts).tolist())
-    if declared.classes is not None:
-        given["classes"] = tuple(declared.classes)
-    own, name = model.record, "the model's record"
+    for name in ("classes", "class_counts"):
+        if name in given:
+            given[name] = tuple(np.asarray(given[name]).tolist())
+    own, said_by = model.record, "the model's record"
     if own is None:
-        own, name = _declared_record(model, given), "what is declared of the model"
-    else:
-        if own.class_counts is None and own.provenance == "declared" and "class_counts" in given:
-            own = replace(own, class_counts=given["class_counts"])
-        known = {**vars(own), "training_residual": own.residual}
-        for name, value in given.items():
-            if value != known[name]:
-                raise ModelError(
-                    f"{name} {value} was given, but the model's record says {known[name]}",
-                    "they must agree",
-                    "Leave the option out; the record was written at training.",
-                )
+        own, said_by = _declared_record(model, given), "what is declared of the model"
+    elif own.class_counts is None and own.provenance == "declared" and "class_counts" in given:
+        own = replace(own, class_counts=given["class_counts"])
+    known = {**vars(own), "training_residual": own.residual}
+    for name, value in given.items():
+        if value != known[name]:
+            raise ModelError(
+                f"{name} {value} was given, but the model's record says {known[name]}",
+                "they must agree",
+                "Leave the option out; the record was written at training.",
+            )
     require_record(own, model.n_classes, model.bias is not None, model.weights_sha256(), "the model", model.n_features)
-    return own.check(name)
+    return own.check(said_by)
 
 
 def _declared_record(model: LinearModel, given: dict[str, Any]) -> TrainingRecord:
@@ -85,7 +83,8 @@ def _declared_record(model: LinearModel, given: dict[str, Any]) -> TrainingRecor
             "it has one weight vector, and a model without a record one row a class",
             "Declare softmax: with the rows -w/2 and w/2 and twice the l2 it is the same model.",
         )
-    record = declared_record(model, residual=given.pop("training_residual"), **given)
+    facts = {name: value for name, value in given.items() if name != "training_residual"}
+    record = declared_record(model, residual=given["training_residual"], **facts)
     return replace(record, weights_sha256=model.weights_sha256())
 
 

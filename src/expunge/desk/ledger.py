@@ -25,7 +25,7 @@ import sqlite3
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -538,7 +538,7 @@ class Ledger:
         for row in self.connection.execute(query, (_whole(after), *given, _whole(limit))):
             with self._reading(f"request {row[0]}"):
                 aside = None if row[-1] is None else read_as(Aside, STRICT.decode(row[-1]))
-                read.append(RequestRow(*row[:-1], aside))
+                read.append(replace(RequestRow(*row), aside=aside))
         return read
 
     def request(self, number: int) -> RequestRow | None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -39,10 +39,6 @@ LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
 
 
-class OutputLost(Exception):  # noqa: N818 - not an error of Expunge's: nobody is there to be told
-    """Standard output could not be written, for the reason that is its cause."""
-
-
 def shown(text: str) -> str:
     r"""Text as a terminal may have it: what would steer it, or show nothing, is written out.
 
@@ -60,11 +56,20 @@ def shown(text: str) -> str:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Tell what goes wrong with standard output from what goes wrong with files."""
+    """End the command where standard output fails, which is told from what goes wrong with files.
+
+    That is said where somebody may still read it, and Python's own last flush goes nowhere.
+    """
     try:
         yield
     except OSError as error:
-        raise OutputLost(error) from error
+        if not isinstance(error, BrokenPipeError):
+            say_aside(
+                f"error: standard output could not be written ({error.strerror or error}); room for it is needed. "
+                "Files that the command writes may be there already; look before it is run again."
+            )
+        silence(sys.stdout)
+        sys.exit(LOST)
 
 
 class Plain(Console):
@@ -102,7 +107,7 @@ class Screen(Plain):
     def bold(self, text: str) -> None:
         self.print(text, style="bold")
 
-    def listing(self, sentences: Sequence[str], lead: str = "  - ") -> None:
+    def listing(self, sentences: Iterable[str], lead: str = "  - ") -> None:
         """Print a line for each."""
         for sentence in sentences:
             self.print(lead + sentence)
@@ -167,18 +172,6 @@ def say_aside(text: str) -> None:
         click.echo(shown(text), err=True)
 
 
-def lose_output(lost: OutputLost) -> NoReturn:
-    """End the command: say so where somebody may still read it, and let Python's own last flush go nowhere."""
-    reason = lost.__cause__
-    if not isinstance(reason, BrokenPipeError):
-        say_aside(
-            f"error: standard output could not be written ({getattr(reason, 'strerror', None) or reason}); room for it "
-            "is needed. Files that the command writes may be there already; look before it is run again."
-        )
-    silence(sys.stdout)
-    sys.exit(LOST)
-
-
 def silence(stream: Any) -> None:
     """Lead a broken stream to nowhere, so that what is still in its buffer raises nothing when Python ends."""
     with contextlib.suppress(OSError, ValueError):
@@ -236,8 +229,6 @@ def report_errors(function: Callable[..., Any]) -> Callable[..., None]:
                     sys.exit(status)
         except ExpungeError as error:
             _end(error, json_output)
-        except OutputLost as lost:
-            lose_output(lost)
         except KeyboardInterrupt as stopped:
             end_stopped(stopped, "nothing unfinished was written")
         except (MemoryError, RuntimeError, OSError) as error:
@@ -256,14 +247,12 @@ def report_errors(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _end(error: ExpungeError, json_output: bool) -> NoReturn:
-    """An error's line, its JSON where that is wanted, and its exit status; which counts even if nobody can be told."""
+    """An error's line, its JSON where that is wanted, and its exit status."""
     parts = {"kind": type(error).__name__, "found": error.found, "required": error.required, "remedy": error.remedy}
     if json_output:
         failed = {"verdict": "failed"} if isinstance(error, VerificationFailed) else {}
-        try:
+        with contextlib.suppress(SystemExit):  # nobody can be told
             say_json({**failed, "error": parts})
-        except OutputLost:
-            silence(sys.stdout)
     say_aside(f"{'refused' if error.exit_status == REFUSED else 'error'}: {error}")
     sys.exit(error.exit_status)
 
@@ -279,13 +268,10 @@ def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], N
         yield lambda *_: None
         return
     live = err.is_terminal
-    pause = BAR_SECONDS if live else LINE_SECONDS
     stages: dict[str, Task] = {}
     told: dict[str, float] = {}
-    name_column, reading_column = (
-        TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[reading]}")
-    )
-    columns = (SpinnerColumn(), name_column, BarColumn(bar_width=24), reading_column)
+    words = [TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[reading]}")]
+    columns = (SpinnerColumn(), words[0], BarColumn(bar_width=24), words[1])
     with Progress(*columns, console=err, transient=True, disable=not live, get_time=time.monotonic) as bars:
 
         def advance(stage: str, done: int, total: int | None) -> None:
@@ -298,7 +284,7 @@ def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], N
                 bars.reset(task.id)
             task.total = total  # by `update` a new total would forget how fast it goes
             bars.update(task.id, completed=done)
-            now = time.monotonic()
+            now, pause = time.monotonic(), BAR_SECONDS if live else LINE_SECONDS
             if now - told.get(stage, -math.inf) < pause and not (live and done == total):
                 return
             told[stage] = now

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import LOST, OutputLost, lose_output, printing, report_errors, silence
+from expunge.cli.console import LOST, printing, report_errors, silence
 from expunge.runtime.values import Option, option
 
 FILE = click.Path(path_type=Path, readable=False)
@@ -209,8 +209,6 @@ class CommandGroup(click.Group):
         """As click does it; usage errors are printed here, and standard error may be full too."""
         try:
             return super().main(*args, **settings)
-        except OutputLost as lost:
-            lose_output(lost)
         except OSError:
             silence(sys.stderr)
             sys.exit(LOST)

@@ -305,23 +305,10 @@ def tell_deposit(deposit: Any, content: dict[str, Any], answer: dict[str, Any]) 
     wide = f"{deposit.model.n_features:,} {'tangent weights' if deposit.of_network else 'features'}"
     shape = f"{deposit.numbers.n_rows:,} rows, {wide}, {len(record.classes)} classes"
     out.print(f"deposit of {record.loss} on {shape}: {content['bytes']:,} bytes, made in {content['seconds']:.1f} s")
-    epsilons = [each["epsilon"] for each in expected["affordable"]]
-    rows = []
-    for at in zip(*[iter(expected["losses"])] * len(epsilons), strict=True):  # of each size, by epsilon
-        cells = [f"{_points(each['at_once'])} / {_points(each['one_at_a_time'])}" for each in at]
-        rows.append((f"{at[0]['rows']:,}", f"{at[0]['without_region']} of {at[0]['groups']}", *cells))
-    out.table(
-        ("rows", "refused", *(f"epsilon {epsilon:g}" for epsilon in epsilons)),
-        rows,
-        "Points of accuracy lost when random rows are forgotten, at once / one at a time (delta "
-        f"{expected['delta']:.3g}, accuracy on the source {percent(expected['accuracy'])})",
-    )
-    out.print("  rehearsed on the source; one at a time: a model for each row, all models together at this epsilon")
-    out.print("  refused: random groups for which no bound is finite; -: none could be forgotten at this epsilon")
     for each in expected["affordable"]:
         out.print(
-            f"epsilon {each['epsilon']:g}: {each['at_once']:,} rows at once, {each['one_at_a_time']:,} one at a time, "
-            "before a point of accuracy is lost (largest of the sizes tried)"
+            f"epsilon {each['epsilon']:g}: {each['at_once']:,} rows at once, {each['one_at_a_time']:,} one at a time "
+            "(a model for each), before a point of accuracy is lost (largest of the sizes tried)"
         )
     out.print(f"written: {content['deposit']}")
     out.listing(USES, "  ")
@@ -335,10 +322,6 @@ def tell_deposit(deposit: Any, content: dict[str, Any], answer: dict[str, Any]) 
             "(50 % is guessing)"
         )
     return answer if verdict["serves"] else (answer | {"exit_status": REFUSED}, REFUSED)
-
-
-def _points(lost: float | None) -> str:
-    return "-" if lost is None else f"{round(100 * lost, 2) + 0.0:.2f}"
 
 
 @command()
@@ -364,9 +347,9 @@ def member(
     found = answers(kept, read_prepared(rows) if kept.of_network else read_rows(rows, label, kept))
     there, left = sum(answer.there for answer in found), kept.numbers.n_rows
     cells = []
-    for answer in found[:MOST_ROWS]:
-        said = ("yes", PRECISIONS[answer.precision]) if answer.there else ("no", "-")
-        cells.append((str(answer.row), *said, f"{answer.times:,}"))
+    for each in found[:MOST_ROWS]:
+        said = ("yes", PRECISIONS[each.precision]) if each.there else ("no", "-")
+        cells.append((str(each.row), *said, f"{each.times:,}"))
     out.table(("row", "in the source", "recognised", "times there"), cells, left=("in the source", "recognised"))
     if len(found) > MOST_ROWS:
         out.print(f"  and {len(found) - MOST_ROWS:,} more rows (--json lists all)")
@@ -376,12 +359,8 @@ def member(
             "a row that is not there was never trained on, or not with these values and this label, or is asked for "
             "more often than it is there, or was forgotten"
         )
-    content = {
-        "n_rows": len(found),
-        "members": there,
-        "source_rows_left": left,
-        "rows": [answer.to_json() for answer in found],
-    }
+    rows_told = [answer.to_json() for answer in found]
+    content = {"n_rows": len(found), "members": there, "source_rows_left": left, "rows": rows_told}
     return content, int(there < len(found))
 
 

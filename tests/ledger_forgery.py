@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 
 import pytest
 
 from expunge.desk import Desk, Head, verify_desk
-from expunge.desk.ledger import Entry, Ledger, SavedHead
+from expunge.desk.ledger import Entry, Ledger
 from expunge.errors import VerificationFailed
 
 
@@ -18,10 +17,10 @@ def change(desk: Desk, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
     connection.close()
-    desk.layout.seal.unlink(missing_ok=True)
+    desk.layout.seal.unlink()
 
 
-def rejected(desk: Desk, saved: Sequence[SavedHead] = ()) -> str:
+def rejected(desk: Desk, saved: list[Head] | None = None) -> str:
     with pytest.raises(VerificationFailed) as caught:
         verify_desk(desk, saved)
     return str(caught.value)
@@ -33,9 +32,9 @@ def head(desk: Desk) -> Head:
 
 
 def rebuild(desk: Desk, entries: list[Entry]) -> None:
-    """A forger's work: the same desk with other entries, the chain made anew."""
+    """A forger's work: the same desk with other entries, chain and root made anew."""
     for path in (desk.layout.ledger, desk.layout.seal):
-        path.unlink(missing_ok=True)
+        path.unlink()
     Ledger.create(desk.layout.ledger)
     with Ledger.open(desk.layout.ledger) as ledger:
         for entry in entries:

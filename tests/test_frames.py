@@ -22,6 +22,7 @@ from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
 from expunge.deposit.verify import verify_deposits
 from expunge.desk import Policy, accept, create_desk
+from expunge.desk.run import check_test_rows
 from expunge.distance import Estimation
 from expunge.door import ask
 from expunge.errors import DataError, FileError
@@ -111,6 +112,10 @@ def desk_results(rows: Given) -> Any:
         return stored[0].tolist(), np.asarray(stored[1]).tolist(), surrogate.tolist()
 
 
+def desk_accuracy(rows: Given) -> Any:
+    return check_test_rows(trained(), rows(TEST)).share_correct(trained())
+
+
 def streamed(rows: Given, part: slice) -> Any:
     return expunge.stream(lambda: (rows(slice(at, at + 1)) for at in range(part.start, part.stop)))
 
@@ -179,6 +184,7 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
     ),
     "compare": compared,
     "desk": desk_results,
+    "desk's accuracy": desk_accuracy,
 }
 
 

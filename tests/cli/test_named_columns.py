@@ -126,16 +126,20 @@ def test_an_index_column_is_not_trained_on(place: tuple[str, Any], tmp_path: Pat
     )
 
 
-def test_a_desk_matches_requests_and_surrogate(place: tuple[str, Any], tmp_path: Path) -> None:
+def test_a_desk_matches_requests_surrogate_and_test_rows(place: tuple[str, Any], tmp_path: Path) -> None:
     end, straight = place
-    desk, files = tmp_path / "desk", {"forget": SOURCE[:3], "surrogate": SURROGATE}
+    desk, files = tmp_path / "desk", {"forget": SOURCE[:3], "surrogate": SURROGATE, "test": TEST}
     names = {name: write(reordered(frame), str(tmp_path / f"{name}.{end}")) for name, frame in files.items()}
     done(f"desk init {desk} --surrogate {names['surrogate']} {DESK} --planned 1")
     first = done(f"desk request {desk} --forget {names['forget']} --reference a --json")
     assert done(f"desk request {desk} --forget forget.{end} --reference a --json") == first, "the same request"
     wrong = write(SOURCE[3:5].rename(columns={"age": "Age"}), str(tmp_path / f"wrong.{end}"))
     refused(f"desk request {desk} --forget {wrong} --reference c", "no column 'age'")
-    done(f"desk run {desk} --quiet")
+    refused(
+        f"desk run {desk} --test {write(TEST.drop(columns='age'), str(tmp_path / f'less.{end}'))} --quiet",
+        "no column 'age'",
+    )
+    done(f"desk run {desk} --test {names['test']} --quiet")
     found = json.loads(next(desk.glob("private/dossiers/*.json")).read_text())
     assert found["bound"]["inputs"]["solver_residual"]["value"] < 1e-6
     ours, theirs = (content["bound"]["inputs"]["change_mean"]["value"] for content in (found, straight))

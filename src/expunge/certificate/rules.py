@@ -175,7 +175,7 @@ class Inspection:
     @property
     def record(self) -> TrainingRecord:
         """The published model's."""
-        return self.model.record  # type: ignore[no-any-return]
+        return self.model.record
 
     @property
     def loss(self) -> Loss:
@@ -198,7 +198,7 @@ class Inspection:
     @property
     def sequence(self) -> Json:
         """The place in a series; empty where there is none."""
-        return self.content["data"].get("sequence", {})  # type: ignore[no-any-return]
+        return self.content["data"].get("sequence", {})
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from expunge.errors import DataError
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    Dtype,
+    cast,
+    copy,
+    equal,
+    load_torch,
+    namespace,
+    on_cpu,
+    put,
+    size,
+    to_numpy,
+)
 from expunge.runtime.memory import room
 
 # How many rows were longer than the norm bound, and by how much: counted by length, block by block -----------------
@@ -54,34 +67,35 @@ class Lengths:
 
     def __init__(self, max_norm: float) -> None:
         self.max_norm = max_norm
-        self.counts = torch.zeros(STEPS * OCTAVES, dtype=torch.float64)
+        self.counts = np.zeros(STEPS * OCTAVES)
         self.n_rows = 0
 
-    def add(self, norms: Tensor) -> None:
+    def add(self, norms: Array) -> None:
         """Count these rows."""
         self.n_rows += len(norms)
-        ratio = norms.double().cpu() / self.max_norm
+        with np.errstate(over="ignore"):  # to infinity, which counts as the longest there are
+            ratio = to_numpy(norms).astype(np.float64) / self.max_norm
         over = ratio[ratio > 1.0 + A_HAIR]
         if len(over):
-            steps = (over.log2() * STEPS).long().clamp(0, len(self.counts) - 1)
-            self.counts += torch.bincount(steps, minlength=len(self.counts))
+            steps = (np.log2(over) * STEPS).clip(0, len(self.counts) - 1).astype(np.int64)
+            self.counts += np.bincount(steps, minlength=len(self.counts))
 
-    def scaling(self, total: Callable[[Tensor], Tensor] = lambda part: part) -> Scaling:
+    def scaling(self, total: Callable[[Array], Array] = lambda part: part) -> Scaling:
         """What was counted, over all processes."""
-        n_rows, counts = int(total(torch.tensor([float(self.n_rows)]).double())), total(self.counts)
+        n_rows, counts = int(total(np.array([float(self.n_rows)]))[0]), to_numpy(total(self.counts))
         n_scaled = int(counts.sum())
         if n_scaled == 0:
             return Scaling(n_rows, 0, 1.0, self.max_norm)
         above = n_scaled - counts.cumsum(0)  # rows longer than the upper edge of each step
-        median, few = (int((above <= most).nonzero()[0]) for most in (n_scaled / 2, FEW * n_rows))
+        median, few = (int((above <= most).nonzero()[0][0]) for most in (n_scaled / 2, FEW * n_rows))
         enough = self.max_norm if n_scaled <= FEW * n_rows else self.max_norm * 2.0 ** min((few + 1) / STEPS, 1023.0)
         return Scaling(n_rows, n_scaled, 2.0 ** (-(median + 1) / STEPS), enough)
 
 
-def scaling_of(norms: Tensor, max_norm: float) -> Scaling:
+def scaling_of(norms: Array, max_norm: float) -> Scaling:
     """Of rows that are all at hand.
 
-    >>> scaling_of(torch.tensor([1.0, 1.0, 4.0, 4.0]), 1.0).share
+    >>> scaling_of(np.array([1.0, 1.0, 4.0, 4.0]), 1.0).share
     0.5
     """
     lengths = Lengths(max_norm)
@@ -94,14 +108,15 @@ def scaling_of(norms: Tensor, max_norm: float) -> Scaling:
 BLOCK_BYTES = 1 << 22  # a block of rows stays in cache between the two products that use it
 
 
-def block_rows(n_features: int, item_bytes: int, device: torch.device) -> int:
+def block_rows(n_features: int, item_bytes: int, device: Device) -> int:
     """How many rows a block has."""
     size = max(16, BLOCK_BYTES // max(1, n_features * item_bytes))
-    return size if device.type == "cpu" else size * 64
+    return size if on_cpu(device) else size * 64
 
 
-def device_room(device: torch.device, limit: int | None) -> int:
+def device_room(device: Device, limit: int | None) -> int:
     """Bytes of a GPU's memory that may be taken now: what is free, and no more than is left of the limit given."""
+    torch = load_torch("a GPU")
     free = int(torch.cuda.mem_get_info(device)[0])
     return free if limit is None else max(0, min(free, limit - torch.cuda.memory_allocated(device)))
 
@@ -110,9 +125,9 @@ def device_room(device: torch.device, limit: int | None) -> int:
 class Block:
     """Some rows of a set, one after another; `start` counts the rows that came before them in the pass."""
 
-    features: Tensor
-    labels: Tensor
-    weights: Tensor | None
+    features: Array
+    labels: Array
+    weights: Array | None
     start: int
 
     def __len__(self) -> int:
@@ -122,13 +137,13 @@ class Block:
         weights = None if self.weights is None else self.weights[part]
         return Block(self.features[part], self.labels[part], weights, self.start)
 
-    def weighted(self, values: Tensor, dim: int) -> Tensor:
+    def weighted(self, values: Array, dim: int) -> Array:
         """Values of these rows, which run along `dim`, times the rows' weights."""
         if self.weights is None:
             return values
         shape = [1] * values.ndim
         shape[dim] = -1
-        return values * self.weights.to(values.dtype).reshape(shape)
+        return values * cast(self.weights, values.dtype).reshape(shape)
 
 
 class RowSet(ABC):
@@ -151,12 +166,12 @@ class RowSet(ABC):
 
     @property
     @abstractmethod
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> Dtype:
         """Of the features; weights are float64 whatever it is."""
 
     @property
     @abstractmethod
-    def device(self) -> torch.device:
+    def device(self) -> Device:
         """Where blocks are handed over."""
 
     @property
@@ -197,7 +212,7 @@ class RowSet(ABC):
         """One pass over the rows that this process goes over."""
 
     @abstractmethod
-    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
+    def of_classes(self, shares: Array, counts: Array) -> RowSet:
         """The rows of classes whose share is above 0, each weighted by its class's share.
 
         `counts` are the rows left of each.
@@ -205,13 +220,13 @@ class RowSet(ABC):
 
     def affords(self, n_bytes: int) -> bool:
         """Whether every process may take that much memory for a while: they decide alike, and all have to ask."""
-        return self.device.type != "cpu" or n_bytes <= room()
+        return not on_cpu(self.device) or n_bytes <= room()
 
     def keeps(self, bytes_per_row: int) -> bool:
         """Whether values of that size may be kept for every row of this process until the next pass."""
         return True
 
-    def total(self, part: Tensor) -> Tensor:
+    def total(self, part: Array) -> Array:
         """The sum of what each process has of it."""
         return part
 
@@ -219,7 +234,7 @@ class RowSet(ABC):
         """The largest that a process has."""
         return part
 
-    def agreed(self, value: Tensor) -> Tensor:
+    def agreed(self, value: Array) -> Array:
         """What the first process has of it."""
         return value
 
@@ -228,9 +243,12 @@ class WholeSet(RowSet):
     """Examples of a network, in the memory of one process, each counted once, computed with in float64."""
 
     n_scaled = 0
-    dtype = torch.float64
     has_weights = False
     largest_weight = 1.0
+
+    @property
+    def dtype(self) -> Dtype:
+        return load_torch("a network").float64
 
     @property
     def effective(self) -> float:
@@ -241,13 +259,13 @@ class WholeSet(RowSet):
         raise NotImplementedError
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Device:
         raise NotImplementedError
 
     def blocks(self) -> Iterable[Block]:
         raise NotImplementedError
 
-    def of_classes(self, shares: Tensor, counts: Tensor) -> RowSet:
+    def of_classes(self, shares: Array, counts: Array) -> RowSet:
         raise NotImplementedError
 
 
@@ -262,16 +280,16 @@ def same_rows(first: RowSet, second: RowSet) -> bool:
     pairs = [(first.features, second.features), (first.labels, second.labels)]
     if first.weights is not None and second.weights is not None:
         pairs.append((first.weights, second.weights))
-    return all(one.device == other.device and torch.equal(one, other) for one, other in pairs)
+    return all(one.device == other.device and equal(one, other) for one, other in pairs)
 
 
 @dataclass(frozen=True)
 class Rows(RowSet):
     """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64)."""
 
-    features: Tensor
-    labels: Tensor
-    weights: Tensor | None = None
+    features: Array
+    labels: Array
+    weights: Array | None = None
     n_scaled: int = 0
     scaling: Scaling | None = None
 
@@ -283,11 +301,11 @@ class Rows(RowSet):
         return int(self.features.shape[1])
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> Dtype:
         return self.features.dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Device:
         return self.features.device
 
     @property
@@ -300,10 +318,10 @@ class Rows(RowSet):
 
     @property
     def effective(self) -> float:
-        return float(len(self)) if self.weights is None else len(self) ** 2 / float(self.weights.square().sum())
+        return float(len(self)) if self.weights is None else len(self) ** 2 / float((self.weights * self.weights).sum())
 
-    def of_classes(self, shares: Tensor, counts: Tensor) -> Rows:
-        each = shares.to(self.device)[self.labels]
+    def of_classes(self, shares: Array, counts: Array) -> Rows:
+        each = put(shares, self.features)[self.labels]
         chosen = each > 0
         if bool(chosen.all()):
             return replace(self, weights=each)
@@ -311,8 +329,8 @@ class Rows(RowSet):
 
     @cached_property
     def _views(self) -> tuple[Block, ...]:
-        size = block_rows(self.n_features, self.features.element_size(), self.device)
-        parts = [slice(start, start + size) for start in range(0, len(self), size)]
+        step = block_rows(self.n_features, self.dtype.itemsize, self.device)
+        parts = [slice(start, start + step) for start in range(0, len(self), step)]
         weights = [None if self.weights is None else self.weights[part] for part in parts]
         return tuple(
             Block(self.features[part], self.labels[part], each, part.start)
@@ -340,9 +358,10 @@ def evenly(rows: RowSet, most: int) -> Rows:
     features, labels = [], []
     for block in rows.blocks():
         part = slice(-block.start % step, None, step)
-        features.append(block.features[part].clone())
-        labels.append(block.labels[part].clone())
-    return Rows(torch.cat(features), torch.cat(labels))
+        features.append(copy(block.features[part]))
+        labels.append(copy(block.labels[part]))
+    xp = namespace(features[0])
+    return Rows(xp.concat(features), xp.concat(labels))
 
 
 class Kept:
@@ -356,27 +375,30 @@ class Kept:
         self,
         rows: RowSet,
         source: Callable[[], Iterable[tuple[Any, ...]]],
-        compute: Callable[..., Tensor],
+        compute: Callable[..., Array],
         height: int,
         keep: bool,
     ) -> None:
         self.rows, self.source, self.compute, self.height, self.keep = rows, source, compute, height, keep
-        self.values: list[Tensor] | None = None
+        self.values: list[Array] | None = None
 
     def __call__(self) -> Iterator[tuple[Any, ...]]:
         if self.values is not None:
             for visited, value in zip(self.source(), self.values, strict=True):
                 yield (*visited, value)
             return
-        made: list[Tensor] = []
-        room: Tensor | None = None
+        made: list[Array] = []
+        room: Array = None
         for visited in self.source():
             value = self.compute(*visited)
             if self.keep:
                 if room is None:
-                    room = value.new_empty(self.height * self.rows.n_mine)
+                    n_values = self.height * self.rows.n_mine
+                    room = namespace(value).empty(n_values, dtype=value.dtype, device=value.device)
                 start = self.height * visited[0].start
-                made.append(room[start : start + value.numel()].view(value.shape).copy_(value))
+                stored = room[start : start + size(value)].reshape(value.shape)
+                stored[...] = value
+                made.append(stored)
             yield (*visited, value)
         if self.keep:
             self.values = made

@@ -156,6 +156,12 @@ def copy(array: Array) -> Array:
     return array.clone() if is_tensor(array) else array.copy()
 
 
+def zeros(like: Array, shape: tuple[int, ...] | None = None, dtype: Dtype = None) -> Array:
+    """Zeros of `like`'s engine and device; of its shape and type where nothing else is said."""
+    wanted = like.dtype if dtype is None else dtype
+    return namespace(like).zeros(like.shape if shape is None else shape, dtype=wanted, device=like.device)
+
+
 def contiguous(array: Array) -> Array:
     """The array in one piece, row by row; itself where it is."""
     return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)

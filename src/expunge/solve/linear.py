@@ -9,25 +9,37 @@ from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from expunge.heads import Curvature, LinearHead, RowSet
+from expunge.runtime.arrays import (
+    Array,
+    Dtype,
+    add_to_diagonal,
+    cast,
+    cholesky,
+    cholesky_solve,
+    copy,
+    double,
+    namespace,
+    norm,
+    size,
+    zeros,
+)
 from expunge.runtime.progress import Advance, expected, unwatched
 
 # Symmetric maps that a solver is given -----------------------------------------------------------------------------
 
 
 class SymmetricOperator(Protocol):
-    """A symmetric linear map on tensors of the weights' shape."""
+    """A symmetric linear map on arrays of the weights' shape."""
 
-    def product(self, direction: Tensor) -> Tensor:
+    def product(self, direction: Array) -> Array:
         """The map's value."""
 
-    def dense(self) -> Tensor:
+    def dense(self) -> Array:
         """Its matrix, one row and column a weight."""
 
-    def precondition(self, residual: Tensor) -> Tensor:
+    def precondition(self, residual: Array) -> Array:
         """Roughly the map's inverse, symmetric and positive definite."""
 
 
@@ -62,7 +74,7 @@ class LinearSolution:
     `damping` is what had to be added to A's diagonal, infinite where nothing helped.
     """
 
-    solution: Tensor
+    solution: Array
     relative_residual: float
     iterations: int
     method: str
@@ -84,7 +96,7 @@ class Step:
     `relative_residual` is that of the last linear system.
     """
 
-    update: Tensor
+    update: Array
     residual: float
     residual_at_start: float
     iterations: int
@@ -105,10 +117,10 @@ class Step:
         return self.ending is Ending.REACHED
 
 
-def relative_residual(residual: Tensor, right: Tensor) -> float:
+def relative_residual(residual: Array, right: Array) -> float:
     """`||residual|| / ||right||` in float64; 0 where the right side is."""
-    size = float(right.double().norm())
-    return float(residual.double().norm()) / size if size > 0 else 0.0
+    length = norm(double(right))
+    return norm(double(residual)) / length if length > 0 else 0.0
 
 
 # Dense systems, by Cholesky's factorisation ------------------------------------------------------------------------
@@ -116,24 +128,23 @@ def relative_residual(residual: Tensor, right: Tensor) -> float:
 MAX_SHIFTS = 40  # fourfold each: more would mean that the matrix is not finite
 
 
-def solve_dense(operator: SymmetricOperator, right: Tensor) -> LinearSolution:
+def solve_dense(operator: SymmetricOperator, right: Array) -> LinearSolution:
     """Cholesky; where the matrix is not positive definite, the smallest tried shift that makes it so."""
     matrix = operator.dense()
-    vector = right.to(matrix.dtype).reshape(-1, 1)
-    scale = float(matrix.diagonal().abs().mean())
+    vector = cast(right, matrix.dtype).reshape(-1, 1)
+    scale = float(abs(matrix.diagonal()).mean())
     for tried in range(MAX_SHIFTS):
         shift = 0.0 if tried == 0 else 1e-4 * scale * 4.0 ** (tried - 1)
-        shifted = matrix.clone()
-        shifted.diagonal().add_(shift)
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if not bool(failed):
-            solution = torch.cholesky_solve(vector, factor)
-            solution += torch.cholesky_solve(vector - shifted @ solution, factor)  # one refinement: float32 needs it
+        shifted = add_to_diagonal(copy(matrix), shift)
+        factor = cholesky(shifted)
+        if factor is not None:
+            solution = cholesky_solve(factor, vector)
+            solution += cholesky_solve(factor, vector - shifted @ solution)  # one refinement: float32 needs it
             left = relative_residual(vector - matrix @ solution, vector)
             return LinearSolution(
-                solution.reshape(right.shape).to(right.dtype), left, 1 + tried, "cholesky", shift, Ending.REACHED
+                cast(solution.reshape(right.shape), right.dtype), left, 1 + tried, "cholesky", shift, Ending.REACHED
             )
-    return LinearSolution(torch.zeros_like(right), 1.0, MAX_SHIFTS, "cholesky", math.inf, Ending.NOT_FINITE)
+    return LinearSolution(zeros(right), 1.0, MAX_SHIFTS, "cholesky", math.inf, Ending.NOT_FINITE)
 
 
 # Preconditioned conjugate gradients, which notice a direction of negative curvature --------------------------------
@@ -142,10 +153,10 @@ MAX_CONJUGATE = 1000
 
 
 def solve_conjugate(
-    operator: SymmetricOperator, right: Tensor, tolerance: float, working: torch.dtype, advance: Advance = unwatched
+    operator: SymmetricOperator, right: Array, tolerance: float, working: Dtype, advance: Advance = unwatched
 ) -> LinearSolution:
     """Conjugate gradients in the dtype `working`; a direction of negative curvature restarts them with a shift."""
-    vector = right.to(working)
+    vector = cast(right, working)
     shift, iterations = 0.0, 0
     for _ in range(MAX_SHIFTS):
         solution, used, curvature = _run(operator, vector, tolerance, shift, advance)
@@ -153,39 +164,42 @@ def solve_conjugate(
         if curvature is None:
             left = relative_residual(vector - operator.product(solution), vector)
             ending = Ending.LIMIT if used == MAX_CONJUGATE else Ending.REACHED
-            return LinearSolution(solution.to(right.dtype), left, iterations, "conjugate gradients", shift, ending)
+            return LinearSolution(cast(solution, right.dtype), left, iterations, "conjugate gradients", shift, ending)
         shift = max(2.0 * abs(curvature), 4.0 * shift)
-    return LinearSolution(torch.zeros_like(right), 1.0, iterations, "conjugate gradients", math.inf, Ending.NOT_FINITE)
+    return LinearSolution(zeros(right), 1.0, iterations, "conjugate gradients", math.inf, Ending.NOT_FINITE)
 
 
 def _run(
-    operator: SymmetricOperator, right: Tensor, tolerance: float, shift: float, advance: Advance
-) -> tuple[Tensor, int, float | None]:
+    operator: SymmetricOperator, right: Array, tolerance: float, shift: float, advance: Advance
+) -> tuple[Array, int, float | None]:
     """One run.
 
     The third value is the offending Rayleigh quotient where the shifted operator is not positive definite.
     """
-    solution = torch.zeros_like(right)
-    residual = right.clone()
+    solution = zeros(right)
+    residual = copy(right)
     conditioned = operator.precondition(residual)
-    direction = conditioned.clone()
+    direction = copy(conditioned)
     inner = float((residual * conditioned).sum())
-    goal = tolerance * float(right.norm())
+    goal = tolerance * norm(right)
     for iteration in range(MAX_CONJUGATE):
-        size = float(residual.norm())
-        advance(iteration, expected(iteration, size, goal / tolerance, goal))
-        if size <= goal or inner <= 0.0:
+        left = norm(residual)
+        advance(iteration, expected(iteration, left, goal / tolerance, goal))
+        if left <= goal or inner <= 0.0:
             return solution, iteration, None
-        image = operator.product(direction).add_(direction, alpha=shift)
+        image = operator.product(direction)
+        if shift:
+            image += shift * direction
         curvature = float((direction * image).sum())
         if not curvature > 0.0:
-            return solution, iteration, curvature / float(direction.square().sum())
+            return solution, iteration, curvature / norm(direction) ** 2
         length = inner / curvature
-        solution.add_(direction, alpha=length)
-        residual.sub_(image, alpha=length)
+        solution += length * direction
+        residual -= length * image
         conditioned = operator.precondition(residual)
         following = float((residual * conditioned).sum())
-        direction.mul_(following / inner).add_(conditioned)
+        direction *= following / inner
+        direction += conditioned
         inner = following
     return solution, MAX_CONJUGATE, None
 
@@ -209,8 +223,8 @@ def lanczos_steps(n_parameters: int, failure: float, slack: float = EIGENVALUE_S
 
 
 def largest_eigenvalue_upper(
-    product: Callable[[Tensor], Tensor],
-    start: Tensor,
+    product: Callable[[Array], Array],
+    start: Array,
     failure: float,
     advance: Callable[[int, int], None] | None = None,
     slack: float = EIGENVALUE_SLACK,
@@ -220,7 +234,7 @@ def largest_eigenvalue_upper(
     `start` must be a standard Gaussian draw, independent of the map. The bound fails with probability at most
     `failure`, unless the Krylov space is exhausted, when it is exact.
     """
-    parameters = start.numel()
+    parameters = size(start)
     steps = lanczos_steps(parameters, failure, slack)
     if parameters <= 2 * steps:
         steps = parameters  # for a little more work the result is exact
@@ -229,8 +243,8 @@ def largest_eigenvalue_upper(
 
 
 def lanczos(
-    product: Callable[[Tensor], Tensor],
-    start: Tensor,
+    product: Callable[[Array], Array],
+    start: Array,
     steps: int,
     advance: Callable[[int, int], None] | None = None,
 ) -> tuple[float, bool]:
@@ -238,17 +252,18 @@ def lanczos(
 
     It never exceeds the largest eigenvalue, and is that where the Krylov space is exhausted.
     """
-    basis = torch.empty((steps, start.numel()), dtype=torch.float64, device=start.device)
+    xp, parameters = namespace(start), size(start)
+    basis = xp.empty((steps, parameters), dtype=xp.float64, device=start.device)
     diagonal, off, largest = [], [], 0.0
-    vector = start.reshape(-1) / start.norm()
-    exact = steps == start.numel()
+    vector = start.reshape(-1) / norm(start)
+    exact = steps == parameters
     for step in range(steps):
         basis[step] = vector
         image = product(vector.reshape(start.shape)).reshape(-1)
         diagonal.append(float(vector @ image))
         for _ in range(2):
             image = image - basis[: step + 1].T @ (basis[: step + 1] @ image)
-        length = float(image.norm())
+        length = norm(image)
         if advance is not None:
             advance(step + 1, steps)
         largest = max(largest, abs(diagonal[-1]))
@@ -257,8 +272,8 @@ def lanczos(
             break
         off.append(length)
         vector = image / length
-    size = len(diagonal)
-    tridiagonal = np.diag(diagonal) + np.diag(off[: size - 1], 1) + np.diag(off[: size - 1], -1)
+    sides = off[: len(diagonal) - 1]
+    tridiagonal = np.diag(diagonal) + np.diag(sides, 1) + np.diag(sides, -1)
     return float(np.linalg.eigvalsh(tridiagonal)[-1]), exact
 
 
@@ -276,7 +291,7 @@ WIDE_TABLE, WIDEST = 2_000, 20_000  # features from which that is asked at all, 
 class Preconditioner(Protocol):
     """A symmetric positive definite map on K x d matrices, near the inverse of a Hessian."""
 
-    def solve(self, residual: Tensor) -> Tensor:
+    def solve(self, residual: Array) -> Array:
         """The map's value."""
 
 
@@ -284,18 +299,20 @@ class KroneckerPreconditioner:
     """Inverse of `scale (A kron C + (l2 + shift) I)`, factorised once: mean curvature A, second moment C of x."""
 
     def __init__(self, curvature: Curvature, scale: float, shift: float = 0.0) -> None:
-        factors = [curvature.class_factor().double(), curvature.feature_factor(SAMPLED_ROWS).double()]
-        if not all(bool(torch.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
-            factors = [torch.zeros_like(factor) for factor in factors]
-        class_values, self.class_vectors = torch.linalg.eigh(factors[0])
-        feature_values, self.feature_vectors = torch.linalg.eigh(factors[1])
-        spectrum = torch.outer(class_values.clamp(min=0), feature_values.clamp(min=0)) + curvature.objective.l2 + shift
+        factors = [double(curvature.class_factor()), double(curvature.feature_factor(SAMPLED_ROWS))]
+        xp = namespace(*factors)
+        if not all(bool(xp.isfinite(factor).all()) for factor in factors):  # rows whose squares overflow
+            factors = [zeros(factor) for factor in factors]
+        class_values, self.class_vectors = xp.linalg.eigh(factors[0])
+        feature_values, self.feature_vectors = xp.linalg.eigh(factors[1])
+        spectrum = xp.outer(xp.clip(class_values, min=0.0), xp.clip(feature_values, min=0.0))
+        spectrum = spectrum + curvature.objective.l2 + shift
         self.inverse_spectrum = 1.0 / (scale * spectrum)
 
-    def solve(self, residual: Tensor) -> Tensor:
-        rotated = self.class_vectors.T @ residual.double() @ self.feature_vectors
-        solved: Tensor = self.class_vectors @ (rotated * self.inverse_spectrum) @ self.feature_vectors.T
-        return solved.to(residual.dtype)
+    def solve(self, residual: Array) -> Array:
+        rotated = self.class_vectors.T @ double(residual) @ self.feature_vectors
+        solved = self.class_vectors @ (rotated * self.inverse_spectrum) @ self.feature_vectors.T
+        return cast(solved, residual.dtype)
 
 
 def too_wide(objective: LinearHead, rows: RowSet) -> bool:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
 from expunge.heads.linear import Curvature
+from expunge.runtime.arrays import Array, Dtype, add_to_diagonal, copy, is_double, norm, zeros
 from expunge.runtime.progress import Advance, Progress, expected, silent, unwatched
 from expunge.solve.linear import (
     Ending,
@@ -41,7 +39,7 @@ class Manner:
     """
 
     dense: bool
-    working: torch.dtype
+    working: Dtype
     accurate: float
     inexact: bool = True
 
@@ -50,7 +48,7 @@ class Equation(Protocol):
     """`a(u) = 0`. `scale` is what a pull is multiplied by: the number of rows that `a` is a sum over."""
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         """The weights that an update is added to."""
 
     @property
@@ -61,21 +59,21 @@ class Equation(Protocol):
     def n_rows(self) -> int:
         """The rows that one evaluation goes over."""
 
-    def residual(self, update: Tensor) -> Tensor:
+    def residual(self, update: Array) -> Array:
         """`a(u)`, in float64."""
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+    def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
         """The derivative of `a(u) + scale pull u`; `last` is that of the iteration before, whose work may be used."""
 
     def manner(self) -> Manner:
         """How systems with the Jacobian are to be solved."""
 
-    def agreed(self, step: Tensor) -> Tensor:
+    def agreed(self, step: Array) -> Array:
         """The step that all processes take: each has computed one, and sums may differ in the last digit."""
 
 
 def solve_linear(
-    operator: SymmetricOperator, right: Tensor, manner: Manner, tolerance: float, advance: Advance = unwatched
+    operator: SymmetricOperator, right: Array, manner: Manner, tolerance: float, advance: Advance = unwatched
 ) -> LinearSolution:
     """Whichever of the two ways is wanted."""
     if manner.dense:
@@ -90,7 +88,7 @@ def newton_step(
     pull: float = 0.0,
     safeguarded: bool = True,
     goal: float | None = None,
-    objective: Callable[[Tensor], float] | None = None,
+    objective: Callable[[Array], float] | None = None,
     progress: Progress = silent,
 ) -> Step:
     """Newton's method on `a(u) + scale pull u = 0` from `u = 0`.
@@ -102,9 +100,9 @@ def newton_step(
     as accurate as the outer residual deserves, until it is at most `goal` (`CONVERGED` of its start) or no longer
     falls. A `pull` above 0 holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)`.
     """
-    update = torch.zeros_like(equation.weights)
+    update = zeros(equation.weights)
     current = equation.residual(update)
-    start = size = float(current.norm())
+    start = size = norm(current)
     goal = CONVERGED * start if goal is None else goal
     most, shortest = (MAX_NEWTON, 2e-4) if objective is None else (MAX_TRAINING, 1e-6)
     manner = equation.manner()
@@ -134,8 +132,10 @@ def newton_step(
         while not accepted and length > shortest:
             length /= 2.0
             trial = update + length * direction
-            image = equation.residual(trial).add_(trial, alpha=equation.scale * pull)
-            reached = float(image.norm())
+            image = equation.residual(trial)
+            if pull:
+                image += (equation.scale * pull) * trial
+            reached = norm(image)
             if objective is None:
                 accepted = not safeguarded or reached < size
             else:
@@ -144,7 +144,7 @@ def newton_step(
             ending = Ending.STALLED
             break
         if objective is None:
-            stalled = reached > 0.9 * size and manner.working == torch.float64 and damping == 0.0 and not single
+            stalled = reached > 0.9 * size and is_double(manner.working) and damping == 0.0 and not single
         elif reached >= size and size < ROUNDED:
             ending = Ending.STALLED
             break
@@ -154,7 +154,7 @@ def newton_step(
         if stalled:
             ending = Ending.STALLED if size > goal else Ending.REACHED
             break
-    residual = float(equation.residual(update).norm()) if pull else size
+    residual = norm(equation.residual(update)) if pull else size
     method = "cholesky" if manner.dense else "conjugate gradients"
     return Step(update, residual, start, iterations, inner, method, damping, ending, pull, left)
 
@@ -166,7 +166,7 @@ MAX_PULLS = 16
 
 def no_step(like: Step) -> Step:
     """Staying where one is: all of the equation is left."""
-    return replace(like, update=torch.zeros_like(like.update), residual=like.residual_at_start, pull=math.inf)
+    return replace(like, update=zeros(like.update), residual=like.residual_at_start, pull=math.inf)
 
 
 def balanced_step(
@@ -220,9 +220,9 @@ def iterated_step(
     What comes back has the smallest residual on the way, so it is never worse than no step. `iterations` counts the
     steps that were tried, `pull` is that of the step that led there, and infinite where none did.
     """
-    update = torch.zeros_like(equation.weights)
+    update = zeros(equation.weights)
     current = equation.residual(update)
-    start = smallest = float(current.norm())
+    start = smallest = norm(current)
     best, pull, its_pull, since = update, first_pull, math.inf, 0
     manner, inner, damping, left, tried, ending = equation.manner(), 0, 0.0, 0.0, 0, Ending.LIMIT
     while tried < MAX_TRIED:
@@ -237,15 +237,16 @@ def iterated_step(
         solved = solve_linear(operator, -current, manner, ROUGHLY)
         direction = equation.agreed(solved.solution)
         inner, damping, left = inner + solved.iterations, max(damping, solved.damping), solved.relative_residual
-        bent = operator.product(direction).sub_(direction, alpha=equation.scale * pull)
+        bent = operator.product(direction)
+        bent -= (equation.scale * pull) * direction
         image = equation.residual(update + direction)
         fall = -0.5 * float((direction * (current + image)).sum())
         foretold = -float((direction * (current + 0.5 * bent)).sum())
         tried, since = tried + 1, since + 1
         if fall > 0.0:
             update, current = update + direction, image
-            if float(image.norm()) < smallest:
-                best, smallest, its_pull, since = update, float(image.norm()), pull, 0
+            if norm(image) < smallest:
+                best, smallest, its_pull, since = update, norm(image), pull, 0
         pull = adapted(pull, fall / foretold if foretold > 0.0 else 0.0)
     method = "cholesky" if manner.dense else "conjugate gradients"
     return Step(best, smallest, start, tried, inner, method, damping, ending, its_pull, left)
@@ -298,25 +299,31 @@ class Hessian:
             return precondition(self.curvature, self.scale, self.pull)
         return self.near
 
-    def product(self, direction: Tensor) -> Tensor:
-        image: Tensor = self.curvature.product(direction).add_(direction, alpha=self.pull).mul_(self.scale)
-        return image if self.forget is None else image.sub_(self.forget.product(direction), alpha=self.n_forget)
+    def product(self, direction: Array) -> Array:
+        image: Array = self.curvature.product(direction)
+        if self.pull:
+            image += self.pull * direction
+        image *= self.scale
+        if self.forget is not None:
+            image -= self.n_forget * self.forget.product(direction)
+        return image
 
-    def dense(self) -> Tensor:
-        matrix: Tensor = self.curvature.dense()
-        matrix.diagonal().add_(self.pull)
-        matrix.mul_(self.scale)
-        return matrix if self.forget is None else matrix.sub_(self.forget.dense(), alpha=self.n_forget)
+    def dense(self) -> Array:
+        matrix = add_to_diagonal(self.curvature.dense(), self.pull)
+        matrix *= self.scale
+        if self.forget is not None:
+            matrix -= self.n_forget * self.forget.dense()
+        return matrix
 
-    def precondition(self, residual: Tensor) -> Tensor:
-        return residual.clone() if self.preconditioner is None else self.preconditioner.solve(residual)
+    def precondition(self, residual: Array) -> Array:
+        return copy(residual) if self.preconditioner is None else self.preconditioner.solve(residual)
 
 
 class _Equation:
     """What the three have in common: an objective, the weights to start from (float64), the rows gone over."""
 
     head: Any
-    weights: Tensor
+    weights: Array
     surrogate: Any
 
     @property
@@ -327,13 +334,13 @@ class _Equation:
         working = self.surrogate.dtype
         return Manner(self.head.dense_pays(self.surrogate), working, self.head.accurate(working), self.head.inexact)
 
-    def agreed(self, step: Tensor) -> Tensor:
-        agreed: Tensor = self.surrogate.agreed(step)
+    def agreed(self, step: Array) -> Array:
+        agreed: Array = self.surrogate.agreed(step)
         return agreed
 
-    def change(self, update: Tensor) -> Tensor:
+    def change(self, update: Array) -> Array:
         """`g(w+u) - g(w)` over the rows, regulariser included."""
-        change: Tensor = self.head.change_mean(self.weights, update, self.surrogate) + self.head.l2 * update
+        change: Array = self.head.change_mean(self.weights, update, self.surrogate) + self.head.l2 * update
         return change
 
 
@@ -342,7 +349,7 @@ class SurrogateEquation(_Equation):
     """`a(u) = 0`, from forget and surrogate rows and the source's size."""
 
     head: Any
-    weights: Tensor
+    weights: Array
     forget: Any
     surrogate: Any
     n_source: int
@@ -351,12 +358,12 @@ class SurrogateEquation(_Equation):
     def scale(self) -> int:
         return self.n_source
 
-    def residual(self, update: Tensor) -> Tensor:
+    def residual(self, update: Array) -> Array:
         """`a(u)`, float64."""
-        left: Tensor = self.head.gradient(self.weights + update, self.forget)
+        left: Array = self.head.gradient(self.weights + update, self.forget)
         return self.n_source * self.change(update) - len(self.forget) * left
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> Hessian:
+    def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> Hessian:
         at = self.weights + update
         # the forget set's own rows stay float64, for the evidence
         forget = self.head.curvature(at, self.head.working(self.forget, self.surrogate.dtype))
@@ -369,8 +376,8 @@ class RetainedEquation(_Equation):
     """`a'(u) = 0`: `forgotten` is the sum of the gradients, at the trained weights, of all rows that leave."""
 
     head: Any
-    weights: Tensor
-    forgotten: Tensor
+    weights: Array
+    forgotten: Array
     surrogate: Any
     n_retain: int
 
@@ -378,11 +385,11 @@ class RetainedEquation(_Equation):
     def scale(self) -> int:
         return self.n_retain
 
-    def residual(self, update: Tensor) -> Tensor:
+    def residual(self, update: Array) -> Array:
         """`a'(u)`, float64."""
         return self.n_retain * self.change(update) - self.forgotten
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> Hessian:
+    def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> Hessian:
         return Hessian(self.head.curvature(self.weights + update, self.surrogate), float(self.n_retain), pull, last)
 
 
@@ -391,17 +398,17 @@ class TrainingEquation(_Equation):
     """`g(w+u) = 0`. Somebody who has what is `near` the inverse of the Hessian saves forming Hessians."""
 
     head: Any
-    weights: Tensor
+    weights: Array
     surrogate: Any  # the source itself
     near: Preconditioner | None = None
     scale = 1
 
-    def residual(self, update: Tensor) -> Tensor:
+    def residual(self, update: Array) -> Array:
         """The gradient, float64."""
-        gradient: Tensor = self.head.gradient(self.weights + update, self.surrogate)
+        gradient: Array = self.head.gradient(self.weights + update, self.surrogate)
         return gradient
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> Hessian:
+    def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> Hessian:
         return Hessian(self.head.curvature(self.weights + update, self.surrogate), 1.0, pull, last, self.near)
 
     def manner(self) -> Manner:

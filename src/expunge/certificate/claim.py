@@ -9,7 +9,6 @@ from typing import Any
 from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts, SurrogateFacts
 from expunge.bounds.calibration import EXACTLY, Scale
 from expunge.distance import Distance
-from expunge.errors import OptionError
 from expunge.record import Constants
 
 Json = dict[str, Any]
@@ -41,11 +40,6 @@ def weakest(provenances: Sequence[str]) -> str:
     >>> weakest(["declared", "derived"])
     'declared'
     """
-    odd = [name for name in provenances if name not in WEAKEST_LAST]
-    if odd:
-        raise OptionError(
-            f"provenance {odd[0]!r}", f"it is one of {', '.join(WEAKEST_LAST)}", "Say where it comes from."
-        )
     return max(provenances, key=WEAKEST_LAST.index)
 
 
@@ -168,6 +162,8 @@ MOST_ROUTES = 6  # by which surrogate rows beside a deposit can be measured; the
 def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: int = 1) -> dict[str, float]:
     """What the residual bound spends out of delta, by what it is spent on, for one model of `planned`.
 
+    The other models spend as much each, under `sequence`.
+
     >>> due_failures(0.5, Distance("same", 0.0), averaged=True)
     {'sampling': 0.025, 'eigenvalue': 0.005}
     """
@@ -177,15 +173,6 @@ def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: i
         failures["sampling"] = share * delta
     if distance.needs_eigenvalue:
         failures["eigenvalue"] = EIGENVALUE_SHARE * delta
-    return spread_failures(failures, planned)
-
-
-def spread_failures(failures: dict[str, float], planned: int) -> dict[str, float]:
-    """The failure probabilities of one step of `planned`, with what the other steps spend under `sequence`.
-
-    >>> spread_failures({"sampling": 0.4}, 4)
-    {'sampling': 0.1, 'sequence': 0.30000000000000004}
-    """
     if planned == 1 or not failures:
         return failures
     own = {name: value / planned for name, value in failures.items()}

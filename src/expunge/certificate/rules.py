@@ -298,25 +298,9 @@ def run(group: Iterable[Rule], seen: Inspection, about: str, prefix: str = "") -
 
 # fmt: off
 ALWAYS = When("", lambda _: True)
-PAPER = When("with the paper's bound", lambda c: c.claim.bound == "paper")
-PAPER_CONVEX = When("with the paper's bound for a convex loss", lambda c: c.claim.bound == "paper" and c.loss.convex)
-PROVABLE = When("with another bound than the paper's", lambda c: c.bound.provable)
 KEPT = When("with a deposit", lambda c: c.bound.kept)
-BESIDE = When("with a deposit and a surrogate", lambda c: c.surrogate_part)
 NOT_KEPT = When("without a deposit", lambda c: not c.bound.kept)
-CONVEX = When("for a convex loss", lambda c: c.loss.convex)
 MOMENTS = When("with a surrogate", lambda c: c.claim.bound == "residual" or c.surrogate_part)
-SAMPLED = When("where rows are sampled", lambda c: MOMENTS.holds(c) and c.claim.distance.samples_rows)
-MATCHED = When("with matched classes", lambda c: c.claim.distance.matched)
-OWN_ROWS = When("with the source's own rows", lambda c: c.claim.distance.is_source and c.loss.convex)
-IN_SERIES = When("in a series", lambda c: bool(c.sequence))
-CHARGED = When("with a surrogate alone, after another step than the paper's", lambda c: (
-    c.claim.bound == "residual" and c["step.kind"] != "newton"))
-ESTIMATED = When("with evidence of an estimate", lambda c: "estimate" in c.content)
-ESTIMATED_KL = When("with an estimated KL", lambda c: "estimate" in c.content and c["estimate.route"] == "kl")
-REPEATED = When("where the published record is repeated", lambda c: "published" in c["model"])
-RECORDED = When("where the model has a record", lambda c: c.record is not None)
-STORED = When("of any model but a whole network", lambda c: bool(c.model.tensors))
 # fmt: on
 
 
@@ -326,10 +310,6 @@ def _failures(seen: Inspection) -> dict[str, float]:
         return kept_failures(claim.delta, claim.distance)
     averaged, planned = claim.averaged, int(seen.sequence.get("planned", 1))
     return due_failures(claim.delta, claim.distance, averaged=averaged, planned=planned) if seen.bound.provable else {}
-
-
-def _averaged(seen: Inspection) -> bool:
-    return seen.sequence.get("planned", 1) == 1 and seen["step.kind"] == "converged" and not seen.bound.kept
 
 
 def _row_bound(seen: Inspection) -> float:
@@ -391,11 +371,6 @@ def _tuned(seen: Inspection) -> bool:
     return beyond_closed_form(seen.claim.facts, seen.loss.constants(l2, int(classes), row_bound, 0.0))
 
 
-def _estimated_tv(seen: Inspection) -> float:
-    upper = seen["estimate.kl.upper"]
-    return tv_upper_from_kl(math.inf if upper is None else number(upper))
-
-
 def _is_text(seen: Inspection) -> bool:
     notes, software = seen["notes"], seen["software"]
     kinds = isinstance(notes, list) and isinstance(software, dict) and "expunge" in software
@@ -413,11 +388,6 @@ def off_grid(values: Array, exponent: int) -> int:
     """
     scaled = np.ldexp(values.astype(np.float64), -exponent)
     return int(np.count_nonzero(scaled != np.rint(scaled)))
-
-
-def _shape(seen: Inspection) -> list[int]:
-    matrix = [seen.loss.weight_rows(seen["sizes.classes"]), seen["sizes.features"]]
-    return [seen["sizes.parameters"]] if seen.loss.one_vector else matrix
 
 
 def _of_record(name: str, of: Callable[[TrainingRecord], Any]) -> Row:
@@ -462,21 +432,27 @@ FACTS = rules({
         ("step.kind", ONE_OF, STEPS),
         *ASKED,
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
-        ("noise.averaged", IS, Value("true for a single model of a converged step, without a deposit", _averaged)),
+        ("noise.averaged", IS, Value("true for a single model of a converged step, without a deposit", lambda c: (
+            c.sequence.get("planned", 1) == 1 and c["step.kind"] == "converged" and not c.bound.kept))),
         ("n_forget", AT_LEAST, 1),
         ("n_forget", BELOW, "n_source"),
         (Value("facts that come from elsewhere than Expunge has them", _from_elsewhere), IS, []),
     ),
-    CONVEX: (("model.row_bound", IS, Value("model.max_norm, and the constant feature of a bias", _row_bound)),),
-    PROVABLE: (
+    When("for a convex loss", lambda c: c.loss.convex): (
+        ("model.row_bound", IS, Value("model.max_norm, and the constant feature of a bias", _row_bound)),
+    ),
+    When("with another bound than the paper's", lambda c: c.bound.provable): (
         ("bound.form", ONE_OF, (FORM,)),
         (Value("the loss is convex", lambda c: c.loss.convex),),
         ("l2", IS, Value("model.l2, or what a fixed C makes of it for the retained rows",
                          lambda c: _l2(c, c["n_source"] - c["n_forget"]))),
         ("row_bound", IS, "model.row_bound"),
     ),
-    CHARGED: (("step.residual", AT_MOST, "solver_residual"),),
-    OWN_ROWS: (("n_surrogate", IS, "n_source"),),
+    When("with a surrogate alone, after another step than the paper's", lambda c: (
+        c.claim.bound == "residual" and c["step.kind"] != "newton")): (("step.residual", AT_MOST, "solver_residual"),),
+    When("with the source's own rows", lambda c: c.claim.distance.is_source and c.loss.convex): (
+        ("n_surrogate", IS, "n_source"),
+    ),
     MOMENTS: (
         ("sampling_failure", IS, Value("what is spent on one way to sample", lambda c: (
             c.claim.failures.get("sampling", 0.0) / (MOST_ROUTES if c.bound.kept else 1)))),
@@ -486,14 +462,15 @@ FACTS = rules({
             c["change_supremum"] + 2.0 * c["rounding"] / (1 if c.bound.kept else c["n_source"] - c["n_forget"])))),
         ("longest_row", AT_MOST, "row_bound"),
     ),
-    SAMPLED: (
+    When("where rows are sampled", lambda c: MOMENTS.holds(c) and c.claim.distance.samples_rows): (
         (Value("n_surrogate over the largest weight", lambda c: (
             c["n_surrogate"] / (c["weight_largest"] if c.claim.distance.matched else 1.0))),
          AT_LEAST, FEWEST_SAMPLED_ROWS),
     ),
-    MATCHED: ((Value("the sum of data.class_counts", lambda c: sum(c["data.class_counts"])), IS,
+    When("with matched classes", lambda c: c.claim.distance.matched): (
+        (Value("the sum of data.class_counts", lambda c: sum(c["data.class_counts"])), IS,
                Value("the retained rows", lambda c: c["n_source"] - c["n_forget"])),),
-    IN_SERIES: (
+    When("in a series", lambda c: bool(c.sequence)): (
         ("data.sequence.position", AT_MOST, "data.sequence.planned"),
         ("data.sequence.forgotten_before", BELOW, "n_forget"),
     ),
@@ -507,7 +484,7 @@ FACTS = rules({
             c.route != PLAIN or "free_bias" not in c["model"])),),
         ("shape_least", AT_MOST, "shape_largest"),
     ),
-    BESIDE: (
+    When("with a deposit and a surrogate", lambda c: c.surrogate_part): (
         ("bound.convention", ONE_OF, (RANGE, LONG_ROWS)),
         ("change_each", AT_MOST, "change_supremum"),
         (Value("what reach and curvature allow one output", lambda c: (
@@ -532,16 +509,21 @@ FOLLOWING = rules({
         (Value("the distance is declared, or there is evidence of its estimate", lambda c: (
             "estimate" in c.content or c.claim.distance.law.provenances != ("estimated",))),),
     ),
-    PAPER_CONVEX: (
+    When("with the paper's bound for a convex loss", lambda c: c.claim.bound == "paper" and c.loss.convex): (
         ("tv_upper", IS, Value("what the distance allows", lambda c: float(c.claim.distance.tv_upper))),
     ),
-    PAPER: (("bound.tuned", IS, Value("whether the loss can have other constants", _tuned)),),
-    ESTIMATED: (
+    When("with the paper's bound", lambda c: c.claim.bound == "paper"): (
+        ("bound.tuned", IS, Value("whether the loss can have other constants", _tuned)),
+    ),
+    When("with evidence of an estimate", lambda c: "estimate" in c.content): (
         ("distance.provenance", ONE_OF, ("estimated",)),
         ("distance.kind", IS, Value("that of the route", lambda c: ESTIMATES[c["estimate.route"]])),
     ),
-    ESTIMATED_KL: (("distance.value", IS, Value("what estimate.kl.upper allows", _estimated_tv)),),
-    REPEATED: (
+    When("with an estimated KL", lambda c: "estimate" in c.content and c["estimate.route"] == "kl"): (
+        ("distance.value", IS, Value("what estimate.kl.upper allows", lambda c: (
+            tv_upper_from_kl(math.inf if c["estimate.kl.upper"] is None else number(c["estimate.kl.upper"])))),),
+    ),
+    When("where the published record is repeated", lambda c: "published" in c["model"]): (
         ("model.published.n_source", IS, Value("the retained rows to one digit", _published_rows)),
         ("model.published.l2", IS, Value("model.l2, or what a fixed C makes of it",
                                          lambda c: _l2(c, _published_rows(c)))),
@@ -579,16 +561,19 @@ STATEMENT = rules({
 })
 
 PUBLISHED_MODEL = rules({
-    STORED: (
+    When("of any model but a whole network", lambda c: bool(c.model.tensors)): (
         (Value("the model has a record", lambda c: c.record is not None),),
-        (Value("the shape of the weights", _shape), IS, Value("the file's", lambda c: list(c.model.weight.shape))),
+        (Value("the shape of the weights", lambda c: (
+            [c["sizes.parameters"]] if c.loss.one_vector
+            else [c.loss.weight_rows(c["sizes.classes"]), c["sizes.features"]])),
+         IS, Value("the file's", lambda c: list(c.model.weight.shape))),
         (Value("the type of the weights", lambda c: [c["model.dtype"]]), IS,
          Value("the file's", lambda c: sorted({tensor.dtype for tensor in c.model.tensors}))),
         (Value("the weights are on the noise's grid", lambda c: (
             sum(off_grid(tensor.values, c["noise.grid_exponent"]) for tensor in c.model.tensors) == 0)), "", True,
          "some are no multiples of 2^grid_exponent: they were not noised as stated, or changed since"),
     ),
-    RECORDED: (
+    When("where the model has a record", lambda c: c.record is not None): (
         (Value("the model has its noise", lambda c: c.record.noised and c.record.residual is None), "", True,
          "its record says that none was added: this is the trained model, not the published one"),
         (Value("the model's record has no counts or weights of classes", lambda c: (

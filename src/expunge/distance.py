@@ -14,17 +14,6 @@ from numpy.typing import NDArray
 from expunge.errors import OptionError
 from expunge.runtime.values import choice, option
 
-__all__ = [
-    "KINDS",
-    "Distance",
-    "Estimation",
-    "Kind",
-    "kind_named",
-    "parse_distance",
-    "parse_route",
-    "register_kind",
-]
-
 # From a distance between two distributions to a bound on a difference of means. Plain float64 -----------------------
 # Throughout, rho is the source, nu the surrogate, f a vector-valued function; the result bounds `||E_rho f - E_nu f||`.
 # `deviation` is the square root of the largest eigenvalue of f's covariance under nu.

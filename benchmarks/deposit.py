@@ -100,7 +100,13 @@ def kept(estimator: Any, data: Data, device: str) -> tuple[Deposit, Clock]:
     """A deposit, and the time of its stages."""
     clock = Clock(device, "deposit")
     clock.now("rows checked")
-    names = {"Newton": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}
+    names = {
+        "Newton": "anchor",
+        "Hessian": "anchor",
+        "Sums": "sums and shape",
+        "Rehearsals": "rehearsal",
+        "Row": "hashes",
+    }
     made = expunge.sklearn.deposit(
         estimator, *data, device=device, progress=lambda stage, *_: clock.now(names[stage.split()[0]]), seed=0
     )

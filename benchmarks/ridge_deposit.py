@@ -25,14 +25,13 @@ from imagenet_head import CHUNK, basis, made_up
 from deposit import Clock
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit
-from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.request.promise import Declared, Execution, Promise
 
 EPSILON = 0.01
-STAGES = {"Newton": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}
+STAGES = {"Newton": "anchor", "Hessian": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}
 Labelled = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -96,7 +95,7 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     synchronise(given.device)
     retraining = time.perf_counter() - began
     updated = (before.anchor + found.step.update).to(goal)
-    away = whitened(found.kept, goal - updated) / result.certificate.total
+    away = found.kept.length(goal - updated) / result.certificate.total
     if not away <= 1.0:
         raise SystemExit(f"the retrained weights are {away:.3g} radii away: the bound is wrong")
     outputs = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread

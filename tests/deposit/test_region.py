@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deposit_problems import LONG, Problem, anchored, centring, drawn, gradient, hessian, noised_gauges, slopes, whole
+from deposit_problems import LONG, Problem, centring, drawn, gradient, hessian, slopes, whole
 from expunge.bounds.deposit import (
     EXACT,
     LONG_ROWS,
@@ -34,7 +34,6 @@ from expunge.deposit.region import (
     RetainedProblem,
     Routes,
     Setting,
-    Solution,
     difference,
     smallest_region,
 )
@@ -557,63 +556,6 @@ def test_lengths_in_weak_directions_are_not_lost_to_rounding() -> None:
 
 
 # Traps ------------------------------------------------------------------------------------------------------------------------------
-
-
-def violated(problem: Problem, kept: Array, made: Solution | None) -> bool:
-    if made is None:
-        return False
-    v = (torch.from_numpy(problem.anchor) + made.update).numpy()
-    W, uncertain = problem.retrained(kept, v)
-    return problem.length(W - v) - uncertain > deposit_bound(made.facts).radius * (1 + 1e-9)
-
-
-def with_regulariser(sums: Sums, problem: Problem) -> Sums:
-    """The trap: the source's regulariser is stored in g."""
-    stored = problem.penalty(problem.n).diagonal(sums.gradient) * torch.from_numpy(problem.anchor)
-    return replace(sums, gradient=sums.gradient + stored)
-
-
-def test_a_regulariser_stored_in_the_gradient_would_be_false_at_a_fixed_c() -> None:
-    """n g - m g_U keeps the source's l2 w, while the retained rows have n/n' of it."""
-    counts = {True: 0, False: 0}
-    for seed in range(12):
-        problem = drawn(seed, "logistic", n=60, l2=0.05, fixed_c=True, tails=50.0)
-        m = 15
-        kept, sums = retained(problem, m)
-        penalty = problem.penalty(len(kept))
-        counts[False] += violated(problem, kept, smallest_region(given_of(problem, sums)))
-        stored = with_regulariser(problem.sums, problem).without(with_regulariser(problem.of(np.arange(m)), problem))
-        # g' then has the source's l2 in it already, so the step adds none
-        bare = replace(
-            stored, gradient=stored.gradient - penalty.diagonal(stored.gradient) * torch.from_numpy(problem.anchor)
-        )
-        counts[True] += violated(problem, kept, smallest_region(given_of(problem, bare)))
-    assert counts[False] == 0
-    assert counts[True] >= 3
-
-
-def downdated(problem: Problem, m: int) -> Setting:
-    """The trap: the gauges become those of the rows that are left, their kappa stays."""
-    smaller = noised_gauges(problem.rows(np.arange(m, problem.n)))
-    gauges = tuple(replace(one, factor=less.factor) for one, less in zip(problem.gauges, smaller, strict=True))
-    return replace(problem.setting, gauges=gauges)
-
-
-def test_gauges_that_shrink_with_the_rows_would_be_false() -> None:
-    """Long rows that leave take the meaning of kappa with them: some row's range then exceeds the reach."""
-    false = {"frozen": 0, "downdated": 0}
-    for seed in range(30):
-        drawn_rows = drawn(seed, "logistic", n=400, width=3, l2=0.02, tails=2.0, scale=0.1)
-        X = drawn_rows.X.copy()
-        X[:200, :3] = np.sign(X[:200, :3]) * 5.0  # all as long as each other, so that kappa is small
-        problem = anchored(replace(drawn_rows, X=X))
-        sums = retained(problem, 200)[1]
-        for name, setting in (("frozen", problem.setting), ("downdated", downdated(problem, 200))):
-            work = linear(given_of(problem, sums, setting))
-            largest = float(np.abs(problem.X[200:] @ work.update.numpy().T).max())
-            false[name] += any(facts.reach < largest for facts, _ in work.measurements())
-    assert false["frozen"] == 0
-    assert false["downdated"] > 5
 
 
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "one-vs-rest"])

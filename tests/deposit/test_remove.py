@@ -353,26 +353,6 @@ def test_a_copy_takes_its_original_out_and_a_twin_stays() -> None:
     assert look_up(two, twins.X[:1], twins.y[:1]).missing == [0]
 
 
-@pytest.mark.parametrize("loss", KINDS)
-def test_ten_deletions_one_after_another_keep_the_retrained_weights_inside(loss: str) -> None:
-    case = made(loss, l2=0.05)
-    problem, deposit = problem_of(case), case.deposit
-    kept = np.arange(120)
-    for step in range(10):
-        which = kept[:2]
-        copy = case.X[which].astype(np.float32).astype(float) if step % 3 == 2 else None
-        deposit, kept = leave(deposit, case, which, copy), kept[2:]
-        result = smallest_region(deposit.problem)
-        assert result is not None
-        v = (deposit.model.matrix() + result.update).numpy()
-        W, uncertain = problem.retrained(kept, v, deposit.shape)
-        assert problem.length(W - v, deposit.shape) - uncertain <= deposit_bound(result.facts).radius
-    assert deposit.numbers.generation == 10
-    assert deposit.numbers.forgotten == 20
-    for error, stated in off(case, deposit.sums, kept):
-        assert error <= stated
-
-
 @pytest.mark.parametrize("scale", [1e4, 1e12])
 def test_rows_of_large_features_leave_as_they_were_given(scale: float) -> None:
     """They are the same to the last digit, and beyond the grid's range they are cut off alike."""

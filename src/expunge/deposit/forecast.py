@@ -83,7 +83,7 @@ def rehearse(
     """What random groups of so many rows need to leave."""
     trials, groups = [], random_groups(deposit, rows, size, seed)
     for done, group in enumerate(groups):
-        progress(f"Rehearsals with {size:,} rows", done, len(groups))
+        progress(f"Rehearsals with {size:,} row{'s' * (size > 1)}", done, len(groups))
         trials.append(try_removal(deposit, choose(rows, group)))
     return tuple(trials)
 

@@ -168,7 +168,7 @@ def make_from_rows(
         return Deposit(stored, numbers, sums, gauges, NO_HASHES)
 
     scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
-    deposit, people = with_most_noise(with_noise, scales, lambda candidate: try_people(candidate, rows, seed))
+    deposit, people = with_most_noise(with_noise, scales, lambda each: try_people(each, rows, seed, progress))
     people = people or rehearse(deposit, rows, 1, progress, seed)
     hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
     return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), people, best.cpu(), given_rows)
@@ -346,7 +346,9 @@ def with_most_noise(
     return best or (with_noise(scales[last]), None)
 
 
-def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial, ...] | None:
+def try_people(
+    deposit: Deposit, rows: RowSet, seed: int | None, progress: Progress = silent
+) -> tuple[Trial, ...] | None:
     """What random single rows need to leave; None as soon as too many of them need more, at epsilon 1, than noise that
     hardly moves outputs."""
     most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
@@ -354,6 +356,7 @@ def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial,
     trials: list[Trial] = []
     loud = 0
     for person in people:
+        progress("Rehearsals with 1 row", len(trials), len(people))
         trials.append(try_removal(deposit, choose(rows, person)))
         loud += trials[-1].radius >= most
         if len(people) - loud <= NEARLY_ALL * len(people):

@@ -36,6 +36,7 @@ from games.worlds import Rows, joined, kept_of
 
 PEOPLE, ROWS = 200, 2_000
 KINDS = ("one-hot", "TF-IDF", "outlier", "ridge outlier", "digits")
+FAINT = ("faint column", "ridge faint column")  # besides these: what all others have there is nearly nothing
 TINY = 2.0**-30  # of what its features have by themselves: an entry that is nothing but rounding
 Array = np.ndarray
 
@@ -54,14 +55,14 @@ def people_of(kind: str, seed: int, rows: int | None = None) -> tuple[str, Rows,
         order = generator.permutation(len(features))
         first, rest = order[:1500], order[1500 : 1500 + PEOPLE]
         return "softmax", (features[first], labels[first]), (features[rest], labels[rest])
-    make = {"one-hot": _one_hot, "TF-IDF": _words}.get(kind, _outliers)
+    make = {"one-hot": _one_hot, "TF-IDF": _words, **dict.fromkeys(FAINT, _faint)}.get(kind, _outliers)
     retained, people = make(generator, count)
     weights = generator.normal(size=retained.shape[1]) * (5.0 if kind == "TF-IDF" else 1.0)
 
     def labelled(features: Array) -> Rows:
         return features, (features @ weights + generator.logistic(size=len(features)) > 0.0).astype(np.int64)
 
-    return "ridge" if kind == "ridge outlier" else "logistic", labelled(retained), labelled(people)
+    return "ridge" if kind.startswith("ridge") else "logistic", labelled(retained), labelled(people)
 
 
 def _one_hot(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
@@ -101,6 +102,21 @@ def _outliers(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
     """Standardised rows, and people with one value far out."""
     retained, people = generator.normal(size=(rows, 12)), generator.normal(size=(PEOPLE, 12))
     people[np.arange(PEOPLE), generator.integers(0, 12, PEOPLE)] = generator.choice([-1, 1], PEOPLE) * 20.0
+    return retained, people
+
+
+def _faint(generator: np.random.Generator, rows: int) -> tuple[Array, Array]:
+    """Five categories, and a column that is 1 for these people and next to nothing for all others."""
+
+    def made(count: int) -> Array:
+        features = np.zeros((count, 31))
+        for first in range(0, 30, 6):
+            features[np.arange(count), first + generator.integers(0, 6, count)] = 1.0
+        features[:, 30] = 1e-7 * generator.normal(size=count)
+        return features
+
+    retained, people = made(rows), made(PEOPLE)
+    people[:, 30] = 1.0
     return retained, people
 
 

@@ -22,7 +22,7 @@ from scipy.stats import norm
 
 from expunge.deposit.forecast import traces_of
 from expunge.heads import Rows as HeadRows
-from games.read_back import ATTACKS, EXACT, KINDS, Round, Seen, anchor_moves, begun, by_trained
+from games.read_back import ATTACKS, EXACT, FAINT, KINDS, Round, Seen, anchor_moves, begun, by_trained
 from games.worlds import FALSE_ALARM
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,6 +62,13 @@ def share(rounds: list[Round], name: str, *, known: bool, earlier: bool = False)
 def test_nothing_is_read_back_from_what_is_left(kind: str, known: bool) -> None:
     shares = {name: share(played(kind, FEW), name, known=known) for name in [*EXACT, "gradient"]}
     assert max(shares.values()) <= guessing(FEW), shares
+
+
+@pytest.mark.parametrize("kind", FAINT)
+def test_rounding_names_nobody_in_a_column_that_others_hardly_have_anything_in(kind: str) -> None:
+    """All digits that are left there would be of rounding, and of what the person had beside it."""
+    rounds = [begun(kind, seed, rows=600) for seed in range(FEW)]
+    assert max(share(rounds, name, known=True) for name in EXACT) <= guessing(FEW)
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ GAUGE_MU = 1.0  # deviations of its noise that a row with all its entries zero i
 KAPPA_SLACK = 1.0 + 1e-6  # for rows whose entries are rounded otherwise when they leave
 CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; less for a sigmoid
 COARSE = 2.0**-44  # of what is left of a feature: sums from which rows left keep no digits below it
+LEAST_LENGTH = 2.0**-13  # of the longest of all features: digits of a feature are not kept as if it were shorter
 MOST_NUMBERS = 2**23  # third derivatives that are summed over every row
 AT_ONCE = 2**20  # products of two features that are made at one time: they stay in cache
 ERRORS = ("gradient_error", "curvature_error", "weighted_errors", "third_error")  # of sums
@@ -195,8 +196,9 @@ def lengths_of(matrix: Blocks, width: int) -> Tensor:
 
 
 def _lengths(matrix: Blocks) -> Tensor:
-    """Row by row of each block."""
-    least = max(float(matrix.diagonal.max()) * 2.0**-100, 2.0**-1000)
+    """Row by row of each block; of features that hardly any row has something in not below what rounding leaves there
+    of somebody who had."""
+    least = max(float(matrix.diagonal.max()) * LEAST_LENGTH**2, 2.0**-1000)
     return torch.exp2(torch.ceil(torch.log2(matrix.diagonal.clamp(min=least)) / 2.0))
 
 

@@ -418,7 +418,7 @@ def model_bytes(location: Path) -> bytes:
             "models are .safetensors files with tensors weight (K x d) and bias (K, optional)",
             "Save with safetensors.torch.save_file({'weight': W, 'bias': b}, path); pickled models are never loaded.",
         )
-    return file_bytes(location, "the model")
+    return bytes(file_bytes(location, "the model"))
 
 
 def parse_model_file(content: bytes, location: Path) -> ModelFile:
@@ -515,7 +515,7 @@ def require_record(
 
 def published_bytes(path: Path, loss: Loss) -> bytes:
     """The bytes of a published model's file."""
-    return file_bytes(path, "the model") if loss.one_vector else model_bytes(path)
+    return bytes(file_bytes(path, "the model")) if loss.one_vector else model_bytes(path)
 
 
 def parse_published(content: bytes, path: Path, loss: Loss) -> ModelFile:

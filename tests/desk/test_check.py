@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import json
 import os
@@ -389,39 +388,6 @@ def test_a_damaged_head_fails(content: bytes, ledger: Desk) -> None:
     (ledger.layout.published_model(1) / HEAD).write_bytes(content)
     with pytest.raises(VerificationFailed):
         verify_desk(ledger)
-
-
-# Another file system ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_published_models_may_lie_on_another_file_system(killed: bool, desk: Desk, source: Rows) -> None:
-    """Also where it is found out only once everything is prepared, and where a kill comes in between."""
-    real, target = Path.rename, desk.layout.published_model(1)
-
-    def rename(self: Path, to: Path) -> Path:
-        if Path(to) == target and self.parent != target.parent:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        return real(self, to)
-
-    ask(desk, source, 0, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "rename", rename)
-        if killed:  # after the copy has its name, before what was staged is removed
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr("expunge.runtime.files.remove", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-                with pytest.raises(KeyboardInterrupt):
-                    run(desk)
-            assert target.is_dir()
-        run(desk)
-    assert sorted(path.name for path in target.iterdir()) == [
-        HEAD,
-        "model.safetensors",
-        "report.html",
-        "statement.json",
-    ]
-    assert not desk.layout.staging.exists()
-    verify_desk(desk)
 
 
 # What is published of it ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from expunge.errors import FileError
 from expunge.runtime import files as durable
-from expunge.runtime.files import PRIVATE, make_folder, move, readable, same_content, write_synced, write_whole
+from expunge.runtime.files import PRIVATE, make_folder, readable, same_content, write_synced
 
 
 @pytest.mark.parametrize("mode", [durable.PRIVATE, durable.PUBLIC])
@@ -78,57 +78,6 @@ def test_folders_and_removal(tmp_path: Path) -> None:
     for name in ("private", "public", "not there"):
         durable.remove(tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-def other_file_system(patch: pytest.MonkeyPatch, target: Path) -> None:
-    """Renaming to this name fails as between two file systems."""
-    real = Path.rename
-
-    def rename(self: Path, to: Path) -> Path:
-        if Path(to) == target and self.parent != target.parent:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        return real(self, to)
-
-    patch.setattr(Path, "rename", rename)
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_a_folder_is_carried_over_to_another_file_system(
-    private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "there").mkdir()
-    make_folder(tmp_path / "here", {"a": b"1", "b": b"2"}, private=private)
-    mode = (tmp_path / "here").stat().st_mode
-    other_file_system(monkeypatch, tmp_path / "there" / "x")
-    move(tmp_path / "here", tmp_path / "there" / "x")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "there" / "x").iterdir()} == {"a": b"1", "b": b"2"}
-    assert (tmp_path / "there" / "x").stat().st_mode == mode
-    assert not (tmp_path / "here").exists()
-    write_whole(tmp_path / "file", b"3")
-    other_file_system(monkeypatch, tmp_path / "there" / "file")
-    move(tmp_path / "file", tmp_path / "there" / "file")
-    assert (tmp_path / "there" / "file").read_bytes() == b"3"
-    assert stat.S_IMODE((tmp_path / "there" / "file").stat().st_mode) == 0o600
-    assert not (tmp_path / "file").exists()
-
-
-def test_what_cannot_be_carried_over_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "there").mkdir()
-    make_folder(tmp_path / "here", {"a": b"1", "b": b"2"}, private=False)
-    other_file_system(monkeypatch, tmp_path / "there" / "x")
-    calls, real = [], os.fsync
-
-    def full(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) == 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        move(tmp_path / "here", tmp_path / "there" / "x")
-    assert list((tmp_path / "there").iterdir()) == []
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["a", "b"]
 
 
 def test_same_content(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from expunge.errors import FileError, OptionError, OutOfMemory
-from expunge.runtime import memory
-from expunge.runtime.memory import Memory, file_buffer, file_bytes, memory_limit, out_of_memory, parse_size
+from expunge.runtime.memory import Memory, file_bytes, memory_limit, out_of_memory, parse_size
 
 
 def test_sizes_are_numbers_of_bytes() -> None:
@@ -65,19 +64,9 @@ def test_a_limit_that_was_asked_for_is_one_for_a_gpu_too() -> None:
     assert Memory.of(None).on_device is None
 
 
-def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    read = file_buffer(tmp_path / "file", "the file")
-    assert isinstance(read, bytearray)
-    assert read == b"12345" == file_bytes(tmp_path / "file", "the file")
-    monkeypatch.setattr(memory, "_require_copies", lambda *_: 6)
-    with pytest.raises(FileError, match="shorter"):
-        file_buffer(tmp_path / "file", "the file")
-
-
 def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"12345")
+    assert file_bytes(tmp_path / "file", "the file") == b"12345"
     monkeypatch.setenv("EXPUNGE_MAX_BYTES", "4")
-    for read in (file_bytes, file_buffer):
-        with pytest.raises(FileError, match="declares 5 bytes"):
-            read(tmp_path / "file", "the file")
+    with pytest.raises(FileError, match="declares 5 bytes"):
+        file_bytes(tmp_path / "file", "the file")

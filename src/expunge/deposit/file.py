@@ -44,7 +44,7 @@ from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.request import head_of
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
-from expunge.runtime.memory import file_buffer, out_of_memory
+from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import read_as, read_json
 
@@ -299,7 +299,7 @@ def unpacked(halves: NDArray[np.float64], *, symmetric: bool = True) -> Tensor:
 def read_deposit(path: str | Path) -> Deposit:
     """A deposit from its file; refuses what is damaged or of another kind."""
     path = Path(path)
-    return parse_deposit(file_buffer(path, "the deposit"), path)
+    return parse_deposit(file_bytes(path, "the deposit"), path)
 
 
 def parse_deposit(content: bytes | bytearray, path: Path) -> Deposit:

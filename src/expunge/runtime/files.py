@@ -162,32 +162,10 @@ def make_private(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file or folder its final name, durably; on another file system by a whole copy first."""
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _carry_over(source, target)
+    """Give a file or folder its final name, durably."""
+    source.rename(target)
     sync_folder(target.parent)
     sync_folder(source.parent)
-
-
-def _carry_over(source: Path, target: Path) -> None:
-    temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-    try:
-        if source.is_dir():
-            private = stat.S_IMODE(source.stat().st_mode) == PRIVATE_FOLDER
-            make_folder(temporary, {path.name: path.read_bytes() for path in source.iterdir()}, private=private)
-        else:
-            write_synced(temporary, source.read_bytes(), stat.S_IMODE(source.stat().st_mode))
-        temporary.rename(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove(temporary)
-        raise
-    sync_folder(target.parent)
-    remove(source)
 
 
 def same_content(first: Path, second: Path) -> bool:

@@ -78,27 +78,16 @@ def require_room(needed: int, path: Path, what: str) -> None:
         )
 
 
-def file_bytes(path: Path, what: str, copies: int = 3) -> bytes:
-    """All of a file, refused before it is read where so many copies of it would not fit."""
-    _require_copies(path, what, copies)
-    return path.read_bytes()
-
-
-def file_buffer(path: Path, what: str, copies: int = 3) -> bytearray:
-    """All of a file that fits, where arrays will be made of it that may be written to."""
-    buffer = bytearray(_require_copies(path, what, copies))
-    with path.open("rb") as stream:
-        if stream.readinto(buffer) < len(buffer):
-            raise FileError(f"{path} became shorter while it was read", f"{what} is needed whole", "Try it again.")
-    return buffer
-
-
-def _require_copies(path: Path, what: str, copies: int) -> int:
-    """The size of a file, of which so many copies have to fit."""
+def file_bytes(path: Path, what: str, copies: int = 3) -> bytearray:
+    """All of a file, to be written to; refused before it is read where so many copies of it would not fit."""
     size = readable(path).stat().st_size
     require_fits(size, path, what)
     require_room(copies * size, path, what)
-    return size
+    buffer = bytearray(size)
+    with path.open("rb") as file:
+        if file.readinto(buffer) < size:
+            raise FileError(f"{path} became shorter while it was read", f"{what} is needed whole", "Try it again.")
+    return buffer
 
 
 def parse_size(text: str) -> int:

@@ -198,11 +198,11 @@ def reference(entry: str) -> Any:
     return ENTRIES[entry](by_hand)
 
 
-# each entry with each kind of frame and each place of the labels; over all entries, each kind with each place
+# each entry with two kinds of frames, labels in two places; over all entries, each kind with each place
 MET = [
-    (entry, kind, list(LABELS)[(number + place) % len(LABELS)])
+    (entry, list(KINDS)[(number + turn) % 4], list(LABELS)[(number // 4 + 2 * turn) % 4])
     for number, entry in enumerate(ENTRIES)
-    for place, kind in enumerate(KINDS)
+    for turn in (0, 1)
 ]
 
 

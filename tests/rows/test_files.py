@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save as torch_bytes
 
 from expunge.errors import ExpungeError, FileError
-from expunge.model import read_model
 from expunge.rows.arrays import read_npz
 from table_files import as_csv, as_parquet, read
 
@@ -57,29 +56,6 @@ def test_every_format_gives_the_same_arrays(kind: str, tmp_path: Path) -> None:
     assert np.array_equal(found.labels, Y)
     assert found.features.dtype == np.float64
     assert found.name == str(tmp_path / f"data.{kind}")
-
-
-def test_every_format_leads_to_the_same_model(box: Any) -> None:
-    """The same weights; tables also name their columns, and the record keeps the names."""
-    models, names = set(), {}
-    for kind, write in WRITERS.items():
-        box.write(f"source.{kind}", write(box.X, box.y))
-        ran = box.run(box.train("--out", f"from-{kind}.safetensors", data=f"source.{kind}"))
-        assert ran.status == 0, ran.err
-        model, _ = read_model(box.folder / f"from-{kind}.safetensors")
-        models.add(model.weights_sha256())
-        names[kind] = model.record.features
-    assert models == {read_model(box.folder / "model.safetensors")[0].weights_sha256()}
-    tables = [kind for kind, kept in names.items() if kept is not None]
-    assert sorted(tables) == ["csv", "parquet"]
-    assert len({names[kind] for kind in tables}) == 1
-
-
-def test_formats_can_be_mixed(box: Any) -> None:
-    box.write("forget.csv", as_csv(box.X[:2], box.y[:2]))
-    box.write("surrogate.parquet", as_parquet(box.S, box.t))
-    ran = box.run(box.unlearn(forget="forget.csv", surrogate="surrogate.parquet"))
-    assert ran.status == 0, ran.err
 
 
 @pytest.mark.parametrize("suffix", ["NPZ", "Csv", "pq", "PARQUET", "SafeTensors"])
@@ -148,13 +124,6 @@ def archive(**members: bytes) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_the_limit_itself_is_allowed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = WRITERS[kind](X, Y)
-    monkeypatch.setenv("EXPUNGE_MAX_BYTES", str(max(len(content), 40 * 5 * 8)))
-    assert read(tmp_path, content, kind).features.shape == X.shape
-
-
 # Headers that lie -----------------------------------------------------------------------------------------------
 
 SHAPES = st.lists(
@@ -184,7 +153,7 @@ DESCRIPTIONS = st.sampled_from(
 
 
 @settings(
-    derandomize=True, deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(shape=SHAPES, descr=DESCRIPTIONS)
 @example(shape=(-2, -4), descr="<f8")
@@ -211,7 +180,7 @@ DAMAGE = st.tuples(
     st.one_of(st.just(1.0), st.floats(0, 1)),
 )
 FUZZ = settings(
-    derandomize=True, deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -18,7 +18,7 @@ from expunge.errors import DataError, ExpungeError, FileError
 from expunge.heads import Rows
 from expunge.rows import bound_rows, open_data, stream
 from expunge.rows.files import EncodedRows
-from expunge.rows.streams import Form, Share, Stream, StreamedRows, load, stream_arrays
+from expunge.rows.streams import Form, Share, Stream, StreamedRows, load
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 from stream_sources import (
@@ -68,39 +68,12 @@ def test_an_iterator_in_the_place_of_a_function_is_refused() -> None:
         stream(iter([(X, Y)]))  # type: ignore[arg-type]
 
 
-def test_arrays_to_be_shared_out_have_one_label_a_row() -> None:
-    with pytest.raises(DataError, match="1,000 labels for 999 rows"):
-        stream_arrays(X[1:], Y, "the surrogate set", None)
-
-
-def test_blocks_may_be_of_any_kind_of_number() -> None:
-    values = torch.from_numpy(X).bfloat16()
-    found = gathered(StreamedRows(stream(lambda: iter([(values, Y)])), form(max_norm=100.0), NOTHING))
-    assert torch.equal(found.features, values.double())
-
-
-def test_errors_of_the_callers_own_iterator_reach_the_caller() -> None:
-    def blocks() -> Iterator[Any]:
-        yield X, Y
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        gathered(StreamedRows(stream(blocks), form(), PLENTY))
-
-
 def test_lists_that_are_as_long_only_together_are_refused(tmp_path: Path) -> None:
     for name, split in (("a", 3), ("b", 4)):
         parts = {"left": X[:20, :split].tolist(), "right": X[:20, split:].tolist(), "y": Y[:20]}
         pa.parquet.write_table(pa.table(parts), tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match="columns left, right have lists of different lengths"):
         opened(tmp_path)
-
-
-def test_a_column_of_lists_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
-    pa.parquet.write_table(pa.table({"e": np.tile(X, (1, 8)).tolist(), "y": Y}), tmp_path / "a.parquet")
-    found = opened(tmp_path)
-    assert found.n_features == 8 * WIDTH
-    assert max(len(values) for values, _ in found.chunks(Share())) == 64
 
 
 def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
@@ -331,11 +304,6 @@ def test_files_are_read_whole_where_they_fit(tmp_path: Path) -> None:
         assert isinstance(open_data(tmp_path / name, memory=PLENTY), EncodedRows)
         assert isinstance(open_data(tmp_path / name, memory=NOTHING), Stream)
     assert isinstance(open_data(tmp_path / "rows.npz", memory=NOTHING), EncodedRows)
-
-
-def test_the_encoder_of_shards_is_known(tmp_path: Path) -> None:
-    save_file({"X": X, "y": Y}, tmp_path / "a.safetensors", {"encoder": "0" * 64})
-    assert opened(tmp_path).encoder == "0" * 64
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:

@@ -76,15 +76,6 @@ def test_words_have_no_spaces_around_them_and_empty_cells_none(values: pa.Array)
     assert MISSING not in words.listed()
 
 
-def test_whole_numbers_as_words_have_no_point() -> None:
-    for values, words in (
-        ([1.0, 2.0, None], ["1", "2"]),
-        ([1.5, 2.0], ["1.5", "2"]),
-        ([True, False], ["true", "false"]),
-    ):
-        assert as_words(pa.chunked_array([values])).listed() == words
-
-
 def column(values: list[object], typed: bool = False, kind: pa.DataType | None = None) -> Table:
     return Table(pa.table({"a": pa.array(values, kind)}), "t", typed)
 
@@ -131,13 +122,6 @@ def test_a_label_is_the_name_of_a_class(coded: bool) -> None:
         else:
             with pytest.raises(DataError, match="1,001 characters"):
                 table.labels("y")
-
-
-def test_an_empty_entry_of_a_dictionary_is_an_empty_cell() -> None:
-    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["a", None]))
-    table = Table(pa.table({"x": words}), "t", True)
-    with pytest.raises(DataError, match="1 of 3 rows have no value"):
-        table.labels("x")
 
 
 # CSV -----------------------------------------------------------------------------------------------------------------

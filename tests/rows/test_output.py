@@ -27,7 +27,6 @@ from expunge.rows.output import (
     require_absent,
     write_file,
     write_folder,
-    write_private_folder,
     write_together,
 )
 from small_deposit import rows, source, trained
@@ -62,7 +61,7 @@ def write(kind: str, folder: Path) -> None:
         first, second = folder / "new" / "model", folder / "other" / "kept" / "deposit"
         write_together((first, b"weights", 0o644), (second, b"private", 0o600))
     elif kind == "private":
-        write_private_folder(folder / "result", FILES)
+        write_folder(folder / "result", FILES, mode=0o700)
     else:
         write_folder(folder / "result", FILES)
 

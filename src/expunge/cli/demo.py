@@ -75,11 +75,12 @@ def _tell(folder: Path, *, stays: bool) -> dict[str, Any]:
 def _write_pages(result: Path) -> None:
     """The public page beside the statement, the full one beside the dossier, as expunge report writes them."""
     from expunge.desk import result_report
-    from expunge.rows.output import write_file, write_private
+    from expunge.rows.output import write_file
+    from expunge.runtime.files import PRIVATE
 
     page = functools.partial(result_report, result, organisation="The demo", model_name="Handwritten digits")
     write_file(result / "report.html", page())
-    write_private(result / "private" / "report.html", page(full=True))
+    write_file(result / "private" / "report.html", page(full=True), mode=PRIVATE)
 
 
 def _print_ending(ending: Any) -> None:

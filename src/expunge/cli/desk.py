@@ -378,10 +378,11 @@ def report(
     expunge desk report desk/ --out desk-report/
     """
     from expunge.desk import desk_report, open_desk
-    from expunge.rows.output import write_private_folder
+    from expunge.rows.output import write_folder
+    from expunge.runtime.files import PRIVATE_FOLDER
 
     files = desk_report(open_desk(desk), **names)
-    write_private_folder(target, files)
+    write_folder(target, files, mode=PRIVATE_FOLDER)
     written = [str(target / name) for name in sorted(files)]
     out.print("written: " + ", ".join(written))
     return {"files": written}

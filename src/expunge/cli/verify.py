@@ -322,14 +322,15 @@ def report(
     from expunge.desk import result_report
     from expunge.desk.policy import Layout
     from expunge.errors import FileError
-    from expunge.rows.output import write_file, write_private
+    from expunge.rows.output import write_file
+    from expunge.runtime.files import PRIVATE, PUBLIC
 
     if Layout(result).ledger.is_file():
         raise FileError(
             f"{result} is a desk", "a result of expunge unlearn is needed", f"Use expunge desk report {result}."
         )
     page = result_report(result, public_key, full=full, **names)
-    write_private(target, page) if full else write_file(target, page)
+    write_file(target, page, mode=PRIVATE if full else PUBLIC)
     out.print(f"written: {target}")
     return {"files": [str(target)]}
 

@@ -25,7 +25,8 @@ from expunge.mechanism import Unlearned, measure
 from expunge.model import LinearModel
 from expunge.request.promise import Promise
 from expunge.request.request import Request
-from expunge.rows.output import DOSSIER, MODEL, PRIVATE_PART, STATEMENT, write_file, write_private
+from expunge.rows.output import DOSSIER, MODEL, PRIVATE_PART, STATEMENT, write_file
+from expunge.runtime.files import PRIVATE
 from expunge.train import train
 from expunge.unlearn import unlearn
 
@@ -108,7 +109,7 @@ def run(
     write_file(folder / MODEL, trained.to_bytes())
     deposit = make_deposit(trained, data["source"]).deposit
     before = folder / "model.deposit"
-    write_private(before, deposit.to_bytes())
+    write_file(before, deposit.to_bytes(), mode=PRIVATE)
     say("2. The source is gone.")
     there = sum(answer.there for answer in answers(deposit, forget))
     say(f"3. {N_FORGET} rows are to be forgotten. {there} of them are found in the deposit, by keyed hashes.")

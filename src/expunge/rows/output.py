@@ -80,13 +80,8 @@ def require_absent(path: Path, *, probe: bool = True) -> None:
 
 
 def write_file(path: Path, content: Content, *, mode: int = PUBLIC) -> None:
-    """Write a new file, whole or not at all."""
-    _publish((path, content, mode))
-
-
-def write_private(path: Path, content: Content) -> None:
-    """Write a new file that nobody but its owner can read."""
-    _publish((path, content, PRIVATE))
+    """Write a new file, whole or not at all; by the mode `PRIVATE` nobody but its owner can read it."""
+    write_together((path, content, mode))
 
 
 def write_together(*files: tuple[Path, Content, int]) -> None:
@@ -100,27 +95,24 @@ def write_together(*files: tuple[Path, Content, int]) -> None:
 
 
 def write_folder(
-    path: Path, files: Mapping[str, Content], *, private: Mapping[str, Mapping[str, Content]] | None = None
+    path: Path,
+    files: Mapping[str, Content],
+    *,
+    private: Mapping[str, Mapping[str, Content]] | None = None,
+    mode: int = PUBLIC_FOLDER,
 ) -> None:
-    """Write a new folder with these files, all or none; `private` are folders in it that only its owner can read."""
+    """Write a new folder with these files, all or none.
+
+    `private` are folders in it that only its owner can read; by the mode `PRIVATE_FOLDER` so is all of it.
+    """
 
     def fill(folder: Path) -> None:
         for name, content in files.items():
-            write_synced(folder / name, content, PUBLIC)
+            write_synced(folder / name, content, PRIVATE if mode == PRIVATE_FOLDER else PUBLIC)
         for name, contents in (private or {}).items():
             make_folder(folder / name, contents, private=True)
 
-    build_folder(path, fill)
-
-
-def write_private_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with these files, all or none, that nobody but its owner can read."""
-
-    def fill(folder: Path) -> None:
-        for name, content in files.items():
-            write_synced(folder / name, content, PRIVATE)
-
-    build_folder(path, fill, mode=PRIVATE_FOLDER)
+    build_folder(path, fill, mode=mode)
 
 
 def build_folder(path: Path, fill: Fill, *, mode: int = PUBLIC_FOLDER) -> None:

@@ -215,5 +215,3 @@ def test_weights_of_another_module_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FileError, match=r"net\.safetensors"):
         load_encoder(f"{__name__}:untrained", weights=path)
-    with pytest.raises(OptionError, match="Leave both out"):
-        load_encoder(str(tmp_path / "encoder.onnx"), weights=path)

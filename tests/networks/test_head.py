@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -108,11 +106,6 @@ def test_a_head_that_is_used_twice() -> None:
         split_head(Twice()).features(torch.ones(3, 4))
 
 
-def test_whole_numbers_where_floats_are_needed(small: Small) -> None:
-    with pytest.raises(DataError, match="Convert whole numbers to floats"):
-        split_head(small).features(images(3).to(torch.uint8))
-
-
 def test_a_head_on_every_position() -> None:
     model = nn.Sequential()
     model.add_module("fc", nn.Linear(4, 2))
@@ -169,16 +162,6 @@ def test_a_head_of_one_weight_vector_names_both_classes_in_a_layer_of_two(small:
     outputs = with_head(small, model)(fresh)
     np.testing.assert_array_equal(outputs.argmax(1).numpy(), model.predict(rows))
     np.testing.assert_allclose(outputs.softmax(1).detach().numpy(), model.predict_proba(rows), atol=1e-6)
-
-
-def test_a_head_whose_norm_bound_scales_nothing_works_in_half_precision(small: Small) -> None:
-    split = split_head(small)
-    source, labels = split.features(images(60)).numpy(), np.arange(60) % 3
-    model = train(source, labels, l2=0.5, max_norm="largest", bias=True)
-    assert model.record is not None
-    published = replace(model, record=replace(model.record, max_norm=1e30, noised=True, residual=None))
-    whole, fresh = with_head(small, published), images(20, seed=1)
-    torch.testing.assert_close(whole(fresh).half(), whole.half()(fresh.half()), atol=2e-2, rtol=2e-2)
 
 
 # Which encoder made these features.

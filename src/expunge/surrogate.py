@@ -17,7 +17,7 @@ from expunge.certificate.claim import Fact, due_failures
 from expunge.certificate.derive import rank_of
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError, VacuousClaim
-from expunge.estimate.source import SourceEstimate, estimate_source, require_converged
+from expunge.estimate.source import SourceEstimate, estimate_source, require_mixed
 from expunge.evidence import Measurement, Retained, build_claim, foresee
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import evenly, in_memory
@@ -157,7 +157,7 @@ class RowsEvidence(ABC):
             made = estimate_source(request.head, request.weights, request.record, rows, wanted, progress=progress)
         else:
             made = made.belonging_to(request.weights, request.record, rows, wanted)
-        require_converged(made.sampled)
+        require_mixed(made.sampled)
         return cls(request, made, seed, progress)
 
     def step(self) -> Step:

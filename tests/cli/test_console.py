@@ -68,7 +68,7 @@ def test_no_cell_of_a_plan_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatc
     more = {"accuracy": 0.887, "refused": None, "deletions": 15, "noise": 0.0078125}
     outlooks = [SimpleNamespace(distance=name, **outlook, **more) for name in ("chi2:0.01", "chi2:0.1")]
     monkeypatch.setattr(out, "_width", width)
-    planned = {"n_forget": 2, "n_source": 6000, "accuracy_before": None, "notes": (), "advice": ()}
+    planned = {"n_forget": 2, "n_source": 6000, "accuracy_before": None, "notes": ()}
     _print_plan(SimpleNamespace(outlooks=outlooks, **planned))
     shown = capsys.readouterr().out
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown

@@ -116,7 +116,7 @@ def test_a_reference_that_is_none(digits: dict[str, Any], mean: Any, covariance:
 
 def test_chains_that_have_not_arrived_are_refused(digits: dict[str, Any]) -> None:
     slow = replace(QUICK, steps=16, step_size=1e-6)
-    with pytest.raises(DataError, match="not converged"):
+    with pytest.raises(DataError, match="have not mixed"):
         unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=slow, **BUDGET)
 
 

@@ -71,11 +71,6 @@ def test_the_other_direction_and_the_better_statistic_are_found() -> None:
     assert 1.6 < found.mu < 2.0
 
 
-def test_a_constant_is_told_from_noise() -> None:
-    noise = np.random.default_rng(1).standard_normal(2000)
-    assert lower_bound({"x": np.zeros(2000)}, {"x": noise}, 1e-3).mu > 2.0
-
-
 def test_rates_are_those_of_the_runs_that_did_not_choose() -> None:
     generator = np.random.default_rng(5)
     one, two = 1.5 + generator.standard_normal(1000), generator.standard_normal(1000)

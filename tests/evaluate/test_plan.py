@@ -84,19 +84,6 @@ def test_more_deletions_fit_where_it_says_so(model, data) -> None:
     assert all(a.sigma < b.sigma and a.deletions >= b.deletions for a, b in zip(same, far, strict=True))
 
 
-def test_advice_is_what_the_formula_says(model, data) -> None:
-    found = plan(model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(1.0,), distances=("chi2:0.1",))
-    shares = {advice.change: advice.share for advice in found.advice}
-    assert list(shares.values()) == sorted(shares.values())
-    assert all(0 < share < 1 for share in shares.values())
-    half = plan(
-        model, data["forget"], data["surrogate"], delta=DELTA, epsilons=(1.0,), distances=("chi2:0.05",)
-    ).outlooks[0]
-    # the noise needed; what is published is the next power of two
-    assert half.total / found.outlooks[0].total == pytest.approx(shares["half the distance"], rel=1e-6)
-    assert shares["twice the l2 at the next training (the model itself changes too)"] == pytest.approx(0.5, rel=1e-3)
-
-
 def test_the_noise_foreseen_is_the_noise_used_deposit_plan() -> None:
     planned = plan_deposit(kept().deposit, rows(1, 2), delta=1e-3, epsilons=(0.5, 2.0), test=source())
     assert (planned.n_rows, planned.n_forget, planned.forgotten) == (N_SOURCE, 2, 0)

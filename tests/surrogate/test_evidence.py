@@ -186,7 +186,7 @@ def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypa
     checked: list[object] = []
     monkeypatch.setattr(surrogate, "in_memory", lambda rows, why: rows)
     monkeypatch.setattr(surrogate, "estimate_source", lambda *_, progress: made)
-    monkeypatch.setattr(surrogate, "require_converged", checked.append)
+    monkeypatch.setattr(surrogate, "require_mixed", checked.append)
     for estimate, due in ((None, "made"), (given, ("weights", "record", "rows", "wanted"))):
         request = SimpleNamespace(
             distance="wanted", surrogate="rows", weights="weights", record="record", head=None,

@@ -243,5 +243,3 @@ def _print_plan(planned: Any) -> None:
         "anybody asks"
     )
     out.print("that fit: deletions like this one, each published, before the noise swamps the weights")
-    for advice in planned.advice:
-        out.print(f"{advice.change}: noise falls to {percent(advice.share, 0)}")

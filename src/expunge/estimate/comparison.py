@@ -18,7 +18,6 @@ from torch import Tensor
 from expunge.distance import Estimation, shift_total_variation
 from expunge.errors import ModelError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
-from expunge.estimate.langevin import Diagnostics
 from expunge.estimate.source import (
     CONFIDENCE,
     KullbackLeiblerEstimate,
@@ -26,6 +25,7 @@ from expunge.estimate.source import (
     SampledSource,
     SourceEstimate,
     conditional_divergence,
+    doubt_chains,
     marginal_divergence,
     means_difference,
     origin_of,
@@ -44,7 +44,6 @@ from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 from expunge.solve.newton import RetainedEquation, newton_step
 
 TELLS_NOTHING = "this tells nothing"
-FEWEST_SAMPLES = 100.0  # effective ones
 FAILED = -2.0  # standard errors: a relative entropy is not below 0
 DISAGREEMENT = 3.0  # standard errors that the folds' own spread may be of the mean
 LEAST_DISAGREEMENT = 0.1
@@ -52,21 +51,6 @@ INSTEAD = (
     "Declare a distance that can be defended (--distance chi2:... at unlearn), with a margin.",
     "Where the source still exists, keep a deposit of it (expunge deposit): then no distance is needed.",
 )
-
-
-def doubt_chains(found: Diagnostics) -> list[str]:
-    """What keeps samples from standing for the density they were drawn from."""
-    reasons = []
-    if not found.converged:
-        reasons.append(
-            f"the chains have not mixed (split R-hat {found.r_hat:.3f}, at most 1.1 is needed; drift of norms "
-            f"{found.drift:+.2f} sd): give more time (--minutes), or another --support"
-        )
-    if found.effective_samples < FEWEST_SAMPLES:
-        reasons.append(
-            f"the chains count as {found.effective_samples:,.0f} independent samples, and {FEWEST_SAMPLES:g} are needed"
-        )
-    return reasons
 
 
 def doubt_entropy(found: DonskerVaradhanLower, folds: Sequence[float]) -> list[str]:

@@ -40,6 +40,7 @@ DRAWS, DRAW_BLOCK = 400, 64  # of the bootstrap, and how many at once
 CONFIDENCE = 0.95
 BOOTSTRAP_ROWS = 8192  # of one set: enough to learn how its mean varies
 PAPER_STEP = 0.02
+FEWEST_SAMPLES = 100.0  # effective ones
 UPPER = 1.6449  # standard errors added before a KL enters a bound: 95 % one-sided
 SCHEMA = "expunge/estimate/1"
 MOMENTS = ("mean", "covariance")
@@ -342,14 +343,27 @@ def estimate_source(
     return SourceEstimate(wanted, sampled, kl, origin_of(weights, record, surrogate))
 
 
-def require_converged(sampled: SampledSource) -> None:
-    """Refuse chains that are still on their way."""
-    diagnostics = sampled.diagnostics
-    if not diagnostics.converged:
+def doubt_chains(found: Diagnostics) -> list[str]:
+    """What keeps samples from standing for the density they were drawn from."""
+    reasons = []
+    if not found.converged:
+        reasons.append(
+            f"the chains have not mixed (split R-hat {found.r_hat:.3f}, at most 1.1 is needed; drift of norms "
+            f"{found.drift:+.2f} sd)"
+        )
+    if found.effective_samples < FEWEST_SAMPLES:
+        reasons.append(
+            f"the chains count as {found.effective_samples:,.0f} independent samples, and {FEWEST_SAMPLES:g} are needed"
+        )
+    return reasons
+
+
+def require_mixed(sampled: SampledSource) -> None:
+    """Refuse chains that are still on their way, or count as few."""
+    if reasons := doubt_chains(sampled.diagnostics):
         raise DataError(
-            f"the chains have not converged (split R-hat {diagnostics.r_hat:.3f}, "
-            f"drift of norms {diagnostics.drift:+.2f} standard deviations)",
-            "R-hat up to 1.1 and a drift within 1 are needed before samples can stand for the source",
+            "; ".join(reasons),
+            "chains must have mixed before samples can stand for the source",
             "Use more --steps (steps=), another --step-size (step_size=) or another --support (support=).",
         )
 

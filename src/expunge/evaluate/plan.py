@@ -1,4 +1,4 @@
-"""Before you act: what a deletion would cost at several epsilons and declared distances, and what would help most.
+"""Before you act: what a deletion would cost at several epsilons and declared distances.
 
 Everything is computed as `unlearn` would, up to the noise, which is not drawn: the sigma foreseen is the sigma used.
 Accuracy is measured on the surrogate, with noise that is thrown away afterwards.
@@ -6,7 +6,6 @@ Accuracy is measured on the surrogate, with noise that is thrown away afterwards
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,15 +15,13 @@ import numpy as np
 import torch
 
 from expunge.bounds.calibration import deletions_left
-from expunge.certificate.claim import Claim
-from expunge.certificate.derive import bound_named, derive
 from expunge.deposit.evidence import reach_of
 from expunge.deposit.file import Deposit
 from expunge.door import ask
-from expunge.errors import ExpungeError, OptionError, Refused
+from expunge.errors import OptionError, Refused
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
-from expunge.evidence import Measurement, foresee
+from expunge.evidence import foresee
 from expunge.heads import Rows
 from expunge.heads.rows import evenly
 from expunge.mechanism import measure
@@ -66,16 +63,8 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """A change, and the noise needed with it as a share of the noise needed without it, before either is rounded up."""
-
-    change: str
-    share: float
-
-
-@dataclass(frozen=True)
 class Plan:
-    """The frontier, for each declared distance and epsilon; `advice` is for the first distance, most helpful first.
+    """The frontier, for each declared distance and epsilon.
 
     `notes` are what a certificate would say of the data; one that begins with FORCED is a refusal to come.
     """
@@ -85,7 +74,6 @@ class Plan:
     n_surrogate: int
     accuracy_before: float | None
     outlooks: tuple[Outlook, ...]
-    advice: tuple[Advice, ...]
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +108,6 @@ def plan(
         surrogate = prepare_frames(surrogate, model.record, SURROGATE)
     labelled = is_labelled(surrogate)
     outlooks: list[Outlook] = []
-    advice: tuple[Advice, ...] = ()
     shown: Rows | None = None
     notes: dict[str, None] = {}
     for index, distance in enumerate(distances):
@@ -158,10 +145,8 @@ def plan(
                     noise=None if trial is None else scale_of(_with_epsilon(trial[0], epsilon), trial[1]),
                 )
             )
-        if index == 0:
-            advice = _advice(_with_epsilon(request, sorted(epsilons)[len(epsilons) // 2]), measured)
     before = None if shown is None else _accuracy(shown, request.weights)
-    return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), advice, tuple(notes))
+    return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), tuple(notes))
 
 
 def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> float:
@@ -172,29 +157,6 @@ def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> 
         draws = (noise.shape.sample(noise.scale, generator) for _ in range(DRAWS))
         models = [weights.cpu() + torch.from_numpy(draw).reshape(weights.shape) for draw in draws]
     return float(np.mean([float((classify(features @ at.T) == labels).double().mean()) for at in models]))
-
-
-def _advice(request: Request, measured: Measurement) -> tuple[Advice, ...]:
-    """What the bound's own formula says of a larger surrogate, a smaller distance, a larger l2."""
-    claim, derived = foresee(request, measured)
-    if not bound_named(claim.bound).provable or derived.noise is None:
-        return ()
-
-    def doubled(name: str) -> Claim:
-        fact = claim.facts[name]
-        return replace(claim, facts={**claim.facts, name: replace(fact, value=2 * fact.value)})
-
-    changes = {
-        "twice as many surrogate rows": doubled("n_surrogate"),
-        "twice the l2 at the next training (the model itself changes too)": doubled("l2"),
-    }
-    if claim.distance.value > 0.0:
-        changes["half the distance"] = replace(claim, distance=replace(claim.distance, value=claim.distance.value / 2))
-    advice = []
-    for change, changed in changes.items():
-        with contextlib.suppress(ExpungeError):
-            advice.append(Advice(change, derive(changed).required / derived.required))
-    return tuple(sorted(advice, key=lambda each: each.share))
 
 
 # With a deposit: the region does not depend on epsilon; the noise is the smallest level that covers it at the mu of

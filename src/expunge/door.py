@@ -83,7 +83,6 @@ def ask(
     declared: Declared = NOTHING_DECLARED,
     execution: Execution = HERE,
     model_sha256: str | None = None,
-    store: torch.dtype | None = None,
 ) -> Request:
     """A request about a linear classifier or a network, with everything checked that can be before any work is done.
 
@@ -98,22 +97,20 @@ def ask(
         The rows of that class among those given are forgotten, and they must be all the source had.
     declared
         Stands for a record that the model does not have.
-    model_sha256, store
-        The digest of the model's file, and the type that weights are published in; the model's own unless given.
+    model_sha256
+        The digest of the model's file, where it came from one.
     """
     # long: one check after the other, in the order in which a mistake is best told
     promise = promise.complete(deposit=deposit is not None, surrogate=surrogate is not None)
     if model is not None and not isinstance(model, LinearModel):
         return _ask_network(model, forget, surrogate, promise, deposit)
-    if deposit is None:
-        subject = _subject_of_model(model, promise, declared, execution, model_sha256, store)
-        series, dtype = promise.series, dtype_named(subject.record.rows_dtype)
-        past = None if series is None else series.past
-        left = subject.record if past is None else record_without(subject.record, past.counts)
-    else:
-        subject = _subject_of_deposit(model, promise, deposit, declared, execution, model_sha256, store)
+    subject = _linear_subject(model, deposit, promise, declared, execution, model_sha256)
+    dtype, left, series = dtype_named(subject.record.rows_dtype), subject.record, promise.series
+    if deposit is not None:
         dtype, numbers = torch.float64, deposit.numbers
-        left = replace(subject.record, n_source=numbers.n_rows, class_counts=numbers.class_counts)
+        left = replace(left, n_source=numbers.n_rows, class_counts=numbers.class_counts)
+    elif series is not None and series.past is not None:
+        left = record_without(left, series.past.counts)
     record, form, place, distance = subject.record, subject.model, execution.place, promise.distance
     notes: tuple[str, ...] = ()
     forget = whole_set(forget, record, FORGET, execution)
@@ -162,71 +159,63 @@ def ask(
         notes += deposit_notes(membership, deposit) + _emptied(deposit, forget_rows)
     if rows is not None and len(rows) < n_given:
         notes += (f"{n_given - len(rows)} surrogate rows of classes of which nothing is retained were left out",)
-    if promise.series is not None and deposit is None:
-        notes += promise.series.notes
+    if series is not None and deposit is None:
+        notes += series.notes
     constants = paper_constants(promise, subject.head, record)
     placed = None if deposit is None else deposit.on(place)
     return Request(subject, forget_rows, rows, promise, constants, notes, placed, membership)
 
 
-def _subject_of_model(
+def _linear_subject(
     model: LinearModel | None,
+    deposit: Deposit | None,
     promise: Promise,
     declared: Declared,
     execution: Execution,
     digest: str | None,
-    store: torch.dtype | None,
 ) -> LinearSubject:
-    if model is None:
-        raise OptionError("no model", "without a deposit it is needed", "Give the model, or the deposit.")
-    record = record_for(model, declared)
-    require_not_noised(record)
-    if record.class_weights is not None:
-        raise ModelError(
-            "a model with class weights",
-            "without a deposit every row counts alike",
-            "Give the deposit that was made of its source.",
-        )
-    if record.free_bias or record.fixed_c is not None:
-        raise ModelError(
-            "a model whose intercept is free" if record.free_bias else f"a model with a fixed C ({record.fixed_c:g})",
-            "without a deposit the bound needs every weight regularised, by the same l2 for fewer rows",
-            "Give the deposit that was made of its source, or train with expunge and no --free-bias.",
-        )
-    digest, two = digest or model.sha256(), one_row_a_class(model)
-    if two is not model and two.record is not None:
-        model, record = two, two.record
-    series = promise.series
-    if store is None and series is not None and series.store is not None:
-        store = getattr(torch, series.store)
-    weights = model.matrix(execution.place)
-    return LinearSubject(model, record, head_of(model, record), weights, digest, store or model.weight.dtype)
-
-
-def _subject_of_deposit(
-    model: LinearModel | None,
-    promise: Promise,
-    deposit: Deposit,
-    declared: Declared,
-    execution: Execution,
-    digest: str | None,
-    store: torch.dtype | None,
-) -> LinearSubject:
-    dtype = None if execution.dtype == "float64" else execution.dtype
-    require_none_with_deposit({"dtype": dtype, **vars(declared)})
-    require_its_model(model, deposit)
-    if execution.group.size > 1:
-        raise OptionError(
-            f"{execution.group.size} processes for a deletion from a deposit",
-            "there are no rows to share out among them",
-            "Start one process, without torchrun.",
-        )
-    record, anchor = deposit.record, deposit.model
-    if promise.distance.law.stands_in:
-        require_equal(record)
-    store = store or (torch.float64 if model is None else model.weight.dtype)
-    digest = digest or (anchor if model is None else model).sha256()
-    return LinearSubject(anchor, record, deposit.head, anchor.matrix(execution.place), digest, store)
+    """The model as it is unlearned: the deposit's own, or the one given, with two rows where it had one vector."""
+    if deposit is not None:
+        dtype = None if execution.dtype == "float64" else execution.dtype
+        require_none_with_deposit({"dtype": dtype, **vars(declared)})
+        require_its_model(model, deposit)
+        if execution.group.size > 1:
+            raise OptionError(
+                f"{execution.group.size} processes for a deletion from a deposit",
+                "there are no rows to share out among them",
+                "Start one process, without torchrun.",
+            )
+        if promise.distance.law.stands_in:
+            require_equal(deposit.record)
+        form, record, head, given = deposit.model, deposit.record, deposit.head, model or deposit.model
+        published = given.weight.dtype
+    else:
+        if model is None:
+            raise OptionError("no model", "without a deposit it is needed", "Give the model, or the deposit.")
+        form = given = model
+        record = record_for(model, declared)
+        require_not_noised(record)
+        if record.class_weights is not None:
+            raise ModelError(
+                "a model with class weights",
+                "without a deposit every row counts alike",
+                "Give the deposit that was made of its source.",
+            )
+        if record.free_bias or record.fixed_c is not None:
+            raise ModelError(
+                "a model whose intercept is free"
+                if record.free_bias
+                else f"a model with a fixed C ({record.fixed_c:g})",
+                "without a deposit the bound needs every weight regularised, by the same l2 for fewer rows",
+                "Give the deposit that was made of its source, or train with expunge and no --free-bias.",
+            )
+        two = one_row_a_class(model)
+        if two is not model and two.record is not None:
+            form, record = two, two.record
+        head, published = head_of(form, record), form.weight.dtype
+    if promise.series is not None and promise.series.store is not None:
+        published = getattr(torch, promise.series.store)
+    return LinearSubject(form, record, head, form.matrix(execution.place), digest or given.sha256(), published)
 
 
 def _require_estimate(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from expunge.bounds.calibration import Composition, Mus, closed_form, compose, mu_for
@@ -176,9 +175,8 @@ class _Work:
         if state.deposit is None:
             execution = policy.execution()
             return ask(state.model, rows, self.surrogate, promise, execution=execution, model_sha256=digest), secret
-        # weights are published in the type of the first model
-        options = {"execution": Execution(device=policy.device), "store": getattr(torch, state.store)}
-        return ask(None, rows, None, promise, deposit=state.deposit, model_sha256=digest, **options), secret
+        here = Execution(device=policy.device)
+        return ask(None, rows, None, promise, deposit=state.deposit, execution=here, model_sha256=digest), secret
 
     def compute(self, state: State, group: list[RequestRow]) -> _Release:
         """Compute everything; nothing is written."""

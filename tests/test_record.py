@@ -167,7 +167,6 @@ def test_constants_in_closed_form(
 ) -> None:
     """l2 = 0.5, four classes, rows of length 3, weights of length 5."""
     made = LOSSES[loss].constants
-    assert made is not None
     found = made(0.5, 4, 3.0, 5.0)
     assert (found.strong_convexity, found.smoothness) == pytest.approx((convexity, smoothness), rel=1e-14)
     assert (found.lipschitz, found.hessian_lipschitz) == pytest.approx((lipschitz, hessian_lipschitz), rel=1e-14)

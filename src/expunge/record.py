@@ -229,7 +229,7 @@ class TrainingRecord:
         for name in ("l2", "max_norm") if self.fixed_c is None else ("l2", "max_norm", "fixed_c"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not SMALLEST <= value <= LARGEST:
-                yield f"{name} {value!r}"
+                yield f"{name} {value!r} (a number between {SMALLEST:g} and {LARGEST:g} is needed)"
         for name, possible in (
             ("weights_sha256", is_digest(self.weights_sha256)),
             ("bias", type(self.bias) is bool),

@@ -65,7 +65,6 @@ def test_a_class_with_too_few_surrogate_rows_is_refused() -> None:
 
 def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
     model, X, y, gone, S = shifted_problem(3)
-    assert model.record is not None
     record = model.record
     bare = {"n_source": 600, "l2": 0.05, "loss": "softmax", "max_norm": 1.0, "training_residual": record.residual}
     options = {
@@ -84,7 +83,6 @@ def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
 
 def test_more_rows_of_a_class_than_there_were_leave_nothing_to_match_to() -> None:
     model, X, y, _, _ = shifted_problem(3)
-    assert model.record is not None
     rows, matched = Rows(torch.tensor(X), torch.tensor(y)), Distance("same", 0.0, matched=True)
     with pytest.raises(DataError, match="than the source had"):
         weighted_rows(rows, replace(model.record, class_counts=(301, 300, -1)), matched, True)
@@ -99,9 +97,7 @@ NAMED, TURNED = EncodedRows(*BARE, None, NAMES), EncodedRows(*BARE, None, NAMES[
 
 @pytest.fixture(scope="module")
 def record() -> TrainingRecord:
-    found = train(*BARE, l2=0.1, max_norm=1.0, feature_names=NAMES).record
-    assert found is not None
-    return found
+    return train(*BARE, l2=0.1, max_norm=1.0, feature_names=NAMES).record
 
 
 def noted(record: TrainingRecord, forget: object, surrogate: object) -> tuple[str, ...]:
@@ -144,7 +140,6 @@ def test_streams_count_what_whole_sets_count() -> None:
     streamed = StreamedRows(blocks, form, Memory.of(None))
     assert len(streamed) == 600
     assert streamed.scaling == whole.scaling
-    assert whole.scaling is not None
     assert whole.scaling.n_scaled == whole.n_scaled == streamed.n_scaled > 0
 
 
@@ -319,9 +314,7 @@ def test_it_is_what_loops_over_rows_find(seed: int, monkeypatch: pytest.MonkeyPa
 def six() -> TrainingRecord:
     """Four rows of class 0, two of class 1."""
     X = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    found = train(X, [0, 0, 0, 0, 1, 1], l2=0.1, max_norm=2.0).record
-    assert found is not None
-    return found
+    return train(X, [0, 0, 0, 0, 1, 1], l2=0.1, max_norm=2.0).record
 
 
 def surveyed(

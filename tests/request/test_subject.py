@@ -55,7 +55,6 @@ def test_a_noised_model_is_not_unlearned_again(parts: Parts) -> None:
 
 def test_facts_may_be_declared_for_a_model_without_a_record_if_they_are_possible() -> None:
     model, X, y, gone, S = shifted_problem(1)
-    assert model.record is not None
     bare = {"n_source": 600, "l2": 0.05, "loss": "softmax", "max_norm": 1.0, "training_residual": model.record.residual}
     given = {"epsilon": 1.0, "delta": 0.01, "distance": "same", "match_classes": True, "force": True}
     forget, weights = (X[gone], y[gone]), model.weight.numpy()
@@ -87,7 +86,6 @@ def test_facts_may_be_declared_for_a_model_without_a_record_if_they_are_possible
 
 def test_declared_class_counts_are_named_as_declared() -> None:
     model, X, y, gone, S = shifted_problem(1, n=3000, s=3000)
-    assert model.record is not None
     made = expunge.unlearn(
         model.weight.numpy(), (X[gone[:1]], y[gone[:1]]), S, epsilon=2.0, delta=1e-3, distance="same", match_classes=True,
         class_counts=np.bincount(y), force=True, n_source=3000, l2=0.05, loss="softmax", max_norm=1.0,
@@ -115,8 +113,6 @@ PROMISE: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "distance": "same", "f
 
 def others(model: LinearModel) -> dict[str, LinearModel]:
     """The record of a model beside weights that it is not of."""
-    assert model.record is not None
-    assert model.bias is not None
     twice = LinearModel(torch.cat([model.weight, model.weight]), torch.cat([model.bias, model.bias]))
     return {
         "the weights are not those": replace(model, weight=3.0 * model.weight),
@@ -153,8 +149,6 @@ def test_the_objective_is_the_same_at_any_weights() -> None:
         drawn = torch.randn(1, 5, generator=generator, dtype=torch.float64)
         one = replace(ONE, weight=drawn[:, :4].contiguous(), bias=drawn[:, 4].contiguous())
         two = one_row_a_class(one)
-        assert one.record is not None
-        assert two.record is not None
         before, after = head_of(one, one.record), head_of(two, two.record)
         assert after.loss(two.matrix(), rows) == pytest.approx(before.loss(one.matrix(), rows), rel=1e-14)
         gradient = before.gradient(one.matrix(), rows)
@@ -164,10 +158,6 @@ def test_the_objective_is_the_same_at_any_weights() -> None:
 
 def test_the_minimiser_is_the_same_and_the_residual_holds() -> None:
     record = one_row_a_class(ONE).record
-    assert ONE.record is not None
-    assert ONE.record.residual is not None
-    assert record is not None
-    assert record.residual is not None
     assert (record.loss, record.l2) == ("softmax", 0.1)
     two = one_row_a_class(ONE).matrix()
     torch.testing.assert_close(two, TWO.matrix(), rtol=0.0, atol=1e-10)
@@ -233,7 +223,6 @@ def test_a_state_survives_its_file(bias: bool, tmp_path: Path) -> None:
     assert again.record == made.record
     assert torch.equal(read.gradients, past.gradients)
     assert (read.counts, read.n_rows) == ((2, 0, 1), 3)
-    assert made.record is not None
     left = record_without(made.record, (2, 0, 1))
     assert (left.n_source, left.class_counts) == (87, (28, 30, 29))
     fewer = record_without(left, torch.tensor([1, 1]))
@@ -253,7 +242,6 @@ def test_a_state_survives_its_file(bias: bool, tmp_path: Path) -> None:
 )
 def test_a_state_that_does_not_fit_is_refused(change: Any, tmp_path: Path) -> None:
     made = state_of()
-    assert made.record is not None
     forgotten, counts = torch.zeros(3, 4, dtype=torch.float64), torch.tensor([0, 0, 0])
     parts = {"weight": made.weight.clone(), "forgotten": forgotten, "counts": counts}
     save_file(parts, tmp_path / "whole", metadata={"expunge": made.record.to_json()})

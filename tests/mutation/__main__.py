@@ -13,7 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from mutation.forking import (
     PACKAGE,
     ROOT,
     SURVIVED,
+    Ended,
     Failures,
     Job,
     in_children,
@@ -106,7 +107,7 @@ def baseline(tests: list[str], kept: Kept, at_once: int) -> dict[str, AsItIs]:
     def key(test: str) -> str:
         return _digest(package + test + text_of(test, ROOT))
 
-    def work(test: str) -> bool:
+    def work(test: str) -> bool:  # a child's: it has nothing to tell but what is kept
         plugin, start = Failures(), time.monotonic()
         run_tests([test], [], first=False, plugin=plugin)
         found = {"failed": plugin.failed, "read": plugin.read, "longest": plugin.longest}
@@ -114,8 +115,8 @@ def baseline(tests: list[str], kept: Kept, at_once: int) -> dict[str, AsItIs]:
         return True
 
     missing = [test for test in tests if key(test) not in kept.known]
-    for test, _, seconds in in_children((Job(t, lambda t=t: work(t), LONGEST) for t in missing), at_once):
-        print(f"as it is: {test}, {seconds:.1f} s", file=sys.stderr)
+    for ended in in_children((Job(t, lambda _, t=t: work(t), LONGEST) for t in missing), at_once):
+        print(f"as it is: {ended.label}, {ended.seconds:.1f} s", file=sys.stderr)
     again = Kept(kept.path.name, False).known
     lost = [test for test in tests if key(test) not in again or not again[key(test)]["read"]]
     if lost:
@@ -126,27 +127,41 @@ def baseline(tests: list[str], kept: Kept, at_once: int) -> dict[str, AsItIs]:
 
 
 def control(chosen: list[Case], results: Kept, known: dict[str, AsItIs], at_once: int) -> None:
-    """Where no mutant survived, the module as it is must: otherwise its tests fail together whatever is changed."""
+    """Where no mutant survived, what noticed them must pass of the module as it is: all tests that ran before the last.
+
+    Otherwise they fail together whatever is changed.
+    """
     alive = {case.target for case in chosen if results.known[case.key]["result"] == SURVIVED}
-    doubtful = {case.target: case for case in chosen if case.target not in alive}
-    for case, result, seconds in in_children(
-        (job_of(case, known, as_it_is=True) for case in doubtful.values()), at_once
-    ):
-        if result != SURVIVED:
-            raise SystemExit(f"{case.mutant.file}: its tests fail together although nothing is changed ({result})")
-        print(f"unchanged: {case.mutant.file}, {seconds:.1f} s", file=sys.stderr)
+    doubtful: dict[Target, tuple[int, Case]] = {}
+    for case in chosen:
+        order = in_order(case, known)
+        noticed = str(results.known[case.key].get("told", "")).partition("::")[0]
+        last = max((place for place, test in enumerate(order) if noticed and test.startswith(noticed)), default=-1)
+        doubtful[case.target] = max(doubtful.get(case.target, (-1, case)), (last, case), key=lambda it: it[0])
+    jobs = (job_of(case, known, first=last + 1) for target, (last, case) in doubtful.items() if target not in alive)
+    for ended in in_children(jobs, at_once):
+        file = ended.label.mutant.file
+        if ended.result != SURVIVED:
+            raise SystemExit(f"{file}: its tests fail together although nothing is changed ({ended.result})")
+        print(f"unchanged: {file}, {ended.seconds:.1f} s", file=sys.stderr)
 
 
-def job_of(case: Case, known: dict[str, AsItIs], as_it_is: bool = False, farthest: int = 2) -> Job:
-    """The tests of a module with one change made, or with none; those that are about it first, fast ones before slow ones."""
+def in_order(case: Case, known: dict[str, AsItIs], farthest: int = 2) -> list[str]:
+    """The tests of a module, those that are about it first, fast ones before slow ones."""
     near = [test for test in suites_of(case.target, ROOT) if _far(case, test) <= farthest]
-    tests = sorted(near, key=lambda test: (_far(case, test), known[test].seconds))
+    return sorted(near, key=lambda test: (_far(case, test), known[test].seconds))
+
+
+def job_of(case: Case, known: dict[str, AsItIs], first: int | None = None, farthest: int = 2) -> Job:
+    """The tests of a module with one change made; or its `first` tests with none."""
+    tests = in_order(case, known, farthest)[:first]
     left_out = [name for test in tests for name in known[test].failed]
     path = PACKAGE / case.mutant.file
+    as_it_is = first is not None
     code = compile(case.source, str(path), "exec") if as_it_is else changed(case.source, case.mutant, str(path))
     limit = PATIENCE + 3.0 * sum(known[test].seconds for test in tests)
     longest = PATIENCE + 3.0 * max((known[test].longest for test in tests), default=0.0)
-    return Job(case, lambda: judge(module_name(path), path, code, tests, left_out, longest), limit)
+    return Job(case, partial(judge, module_name(path), path, code, tests, left_out, longest), limit)
 
 
 def _far(case: Case, test: str) -> int:
@@ -259,29 +274,30 @@ def run(chosen: list[Case], results: Kept, at_once: int, own: bool) -> None:
     if own:
         of_its_own(to_do, known, results, at_once)
         return
-    for case, result, seconds in told(to_do, in_children((job_of(case, known) for case in to_do), at_once)):
-        results.add(entry_of(case, result, seconds))
+    for ended in told(to_do, in_children((job_of(case, known) for case in to_do), at_once)):
+        results.add(entry_of(ended, ended.result))
     control(to_do, results, known, at_once)
 
 
 def of_its_own(to_do: list[Case], known: dict[str, AsItIs], results: Kept, at_once: int) -> None:
     """By the tests that have the module's name alone, which takes seconds: what they do not notice, others may."""
     jobs = (job_of(case, known, farthest=0) for case in to_do)
-    for case, result, seconds in told(to_do, in_children(jobs, at_once)):
-        results.add(entry_of(case, OWN if result == SURVIVED else result, seconds))
+    for ended in told(to_do, in_children(jobs, at_once)):
+        results.add(entry_of(ended, OWN if ended.result == SURVIVED else ended.result))
 
 
-def told(to_do: list[Case], ended: Iterator[tuple[Any, str, float]]) -> Iterator[tuple[Case, str, float]]:
-    for done, (case, result, seconds) in enumerate(ended, start=1):
-        mutant = case.mutant
+def told(to_do: list[Case], all_ended: Iterator[Ended]) -> Iterator[Ended]:
+    for done, ended in enumerate(all_ended, start=1):
+        mutant = ended.label.mutant
         line = f"{mutant.file}:{mutant.line} {mutant.change}"
-        print(f"{done}/{len(to_do)} {result} {seconds:.1f} s {line}", file=sys.stderr)
-        yield case, result, seconds
+        print(f"{done}/{len(to_do)} {ended.result} {ended.seconds:.1f} s {line}", file=sys.stderr)
+        yield ended
 
 
-def entry_of(case: Case, result: str, seconds: float) -> dict[str, Any]:
-    named = {"file": case.mutant.file, "change": case.mutant.change}
-    return {"key": case.key, "result": result, "seconds": round(seconds, 2), **named}
+def entry_of(ended: Ended, result: str) -> dict[str, Any]:
+    case = ended.label
+    named = {"file": case.mutant.file, "change": case.mutant.change, "told": ended.told}
+    return {"key": case.key, "result": result, "seconds": round(ended.seconds, 2), **named}
 
 
 if __name__ == "__main__":

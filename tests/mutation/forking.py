@@ -100,14 +100,18 @@ class Failures:
             self.failed.append(report.nodeid)
 
 
-class Limit:
-    """A plugin that ends the process where one test takes more seconds of computing than this."""
+class Watch:
+    """A plugin that ends the process where one test takes more seconds of computing than this, and tells what failed."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, tell: Callable[[str], object]) -> None:
+        self.seconds, self.tell = seconds, tell
 
     def pytest_runtest_logstart(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.tell(report.nodeid)
 
 
 def run_tests(tests: Sequence[str], left_out: Sequence[str], *, first: bool, plugin: object) -> int:
@@ -124,10 +128,18 @@ def doctests_pass(module: ModuleType) -> bool:
     return doctest.testmod(module, verbose=False).failed == 0
 
 
-def judge(name: str, path: Path, code: CodeType, tests: Sequence[str], left_out: Sequence[str], seconds: float) -> bool:
+def judge(
+    name: str,
+    path: Path,
+    code: CodeType,
+    tests: Sequence[str],
+    left_out: Sequence[str],
+    seconds: float,
+    tell: Callable[[str], object],
+) -> bool:
     """Whether a doctest or a test fails with this code in the module's place. In a child: it changes what is imported.
 
-    No test may take more than so many seconds of computing.
+    No test may take more than so many seconds of computing. The first that fails is told.
     """
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -137,21 +149,31 @@ def judge(name: str, path: Path, code: CodeType, tests: Sequence[str], left_out:
             return True
     except Exception:
         return True
-    return run_tests(tests, left_out, first=True, plugin=Limit(seconds)) != 0
+    return bool(tests) and run_tests(tests, left_out, first=True, plugin=Watch(seconds, tell)) != 0
 
 
 @dataclass
 class Job:
-    """Something for a child to do; its answer is the exit status, 0 for False."""
+    """Something for a child to do; its answer is the exit status, 0 for False, and what it tells before."""
 
     label: Any
-    work: Callable[[], bool]
+    work: Callable[[Callable[[str], object]], bool]
     limit: float
 
 
-def in_children(jobs: Iterator[Job], at_once: int, output: str = os.devnull) -> Iterator[tuple[Any, str, float]]:
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended, in a word, after how long, and what it told."""
+
+    label: Any
+    result: str
+    seconds: float
+    told: str
+
+
+def in_children(jobs: Iterator[Job], at_once: int, output: str = os.devnull) -> Iterator[Ended]:
     """Every job in a child of its own, `at_once` at a time; each is ended when its time is up."""
-    running: dict[int, tuple[Job, float]] = {}
+    running: dict[int, tuple[Job, float, int]] = {}
     waiting = True
     while running or waiting:
         while waiting and len(running) < at_once:
@@ -159,16 +181,20 @@ def in_children(jobs: Iterator[Job], at_once: int, output: str = os.devnull) -> 
             if job is None:
                 waiting = False
                 break
-            running[_fork(job, output)] = (job, time.monotonic())
+            pid, ear = _fork(job, output)
+            running[pid] = (job, time.monotonic(), ear)
         yield from _finished(running)
         time.sleep(0.02)
 
 
-def _fork(job: Job, output: str) -> int:
+def _fork(job: Job, output: str) -> tuple[int, int]:
+    """The child, and where what it tells is read."""
     sys.stdout.flush()
+    ear, mouth = os.pipe()
     pid = os.fork()
     if pid:
-        return pid
+        os.close(mouth)
+        return pid, ear
     status = 2
     try:
         os.setsid()
@@ -176,13 +202,13 @@ def _fork(job: Job, output: str) -> int:
         sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        status = int(job.work())
+        status = int(job.work(lambda words: bool(os.write(mouth, words.encode()))))
     finally:
         os._exit(status)
 
 
-def _finished(running: dict[int, tuple[Job, float]]) -> Iterator[tuple[Any, str, float]]:
-    for pid, (job, start) in list(running.items()):
+def _finished(running: dict[int, tuple[Job, float, int]]) -> Iterator[Ended]:
+    for pid, (job, start, ear) in list(running.items()):
         seconds = time.monotonic() - start
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -195,4 +221,12 @@ def _finished(running: dict[int, tuple[Job, float]]) -> Iterator[tuple[Any, str,
         else:
             continue
         del running[pid]
-        yield job.label, result, seconds
+        yield Ended(job.label, result, seconds, _heard(ear))
+
+
+def _heard(ear: int) -> str:
+    """What was told; what the child left running may hold the other end, and is not waited for."""
+    os.set_blocking(ear, False)
+    with contextlib.suppress(BlockingIOError), os.fdopen(ear, "rb", 0) as told:
+        return (told.read(4096) or b"").decode()
+    return ""

@@ -16,9 +16,9 @@ class Target:
 
 
 BOUNDS = ("tests/bounds/test_*.py",)
-CERTIFICATES = (
+CERTIFICATES = (  # of what is verified, that stored numbers still follow from their facts
     "tests/certificate/test_derive.py",
-    "tests/certificate/test_verify.py",
+    "tests/certificate/test_verify.py::test_what_is_stored_opens_and_verifies",
     "tests/test_reference.py",
 )
 RETRAINED = "tests/test_soundness.py::"

@@ -103,24 +103,6 @@ def test_what_a_locked_package_needs_is_locked_too() -> None:
             assert needed in PINS, f"{name} needs {needed}"
 
 
-def test_wheels_for_this_project_are_chosen() -> None:
-    page = "".join(
-        f'<a href="../../x/{file}#sha256={number:064x}">'
-        for number, file in enumerate(
-            [
-                "a_b-1.0-py3-none-any.whl", "a_b-1.0.1-py3-none-any.whl", "A.B-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-                "a_b-1.0-cp310-cp310-manylinux_2_28_x86_64.whl", "a_b-1.0-cp38-abi3-macosx_11_0_arm64.whl",
-                "a_b-1.0-cp311-cp311-win_amd64.whl", "a_b-1.0-pp310-pypy310_pp73-manylinux_2_28_x86_64.whl",
-                "a_b-1.0-cp313-cp313t-manylinux_2_28_x86_64.whl", "a_b-1.0.tar.gz",
-                "a_b-1.0-py310-none-any.whl", "a_b-1.0-py312-none-any.whl",
-            ]
-        )
-    )  # fmt: skip
-    assert [int(digest, 16) for digest in LOCKING.hashes(page, "a-b", "1.0")] == [0, 2, 4, 10]
-    with pytest.raises(SystemExit, match="no wheel"):
-        LOCKING.hashes(page, "a-b", "2.0")
-
-
 def test_every_package_is_listed_with_its_licence() -> None:
     page = LICENCES.page()
     listed = {row[0]: row for row in re.findall(r"^\| ([a-z0-9-]+) \| (\S*) \| (.*?) \| (\S*) \|$", page, re.MULTILINE)}
@@ -133,19 +115,3 @@ def test_every_package_is_listed_with_its_licence() -> None:
             continue
         assert len(licence) > 2, name
         assert licence.lower() not in ("unknown", "none")
-
-
-@pytest.mark.parametrize(
-    ("expression", "text", "classifiers", "told"),
-    [
-        ("MIT", "whatever", [], "MIT"),
-        (None, "Copyright\n" * 50, ["License :: OSI Approved :: MIT License"], "MIT License"),
-        (None, "The Licence\nof many lines", [], "The Licence"),
-        (None, "UNKNOWN", ["License :: OSI Approved :: MIT License"], "MIT License"),
-        (None, None, [], ""),
-    ],
-)
-def test_a_licence_is_told_in_a_few_words(
-    expression: str | None, text: str | None, classifiers: list[str], told: str
-) -> None:
-    assert LICENCES.licence(expression, text, classifiers) == told

@@ -269,16 +269,6 @@ def test_demo_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Text, JSON, help -----------------------------------------------------------------------------------------------
 
 
-def test_text_of_unlearn_shows_every_term(story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    text = done(f"{UNLEARN} --distance same --out", tmp_path / "result")
-    certificate = json.loads((tmp_path / "result" / "private" / "dossier.json").read_text())
-    for name in certificate["bound"]["terms"]:
-        assert name in text
-    for sentence in certificate["assumptions"] + certificate["limits"]:
-        assert sentence in text
-    assert str(tmp_path / "result") in text
-
-
 def test_quiet_says_nothing_on_standard_error_and_json_is_one_object(
     story: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from torch import Tensor, nn
 
 import expunge
-from command_line import refused, run
 from expunge.cli import console
 from expunge.cli.console import out
 from expunge.cli.options import command
@@ -48,17 +46,6 @@ def test_memory_that_runs_out_in_torch_is_a_message() -> None:
 def test_any_other_fault_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="own"):
         CliRunner().invoke(broken, catch_exceptions=False)
-
-
-class Greedy(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1) + torch.zeros(10**14)
-
-
-def test_an_encoder_that_takes_all_memory_is_not_called_a_wrong_shape(tmp_path: Path) -> None:
-    np.savez(tmp_path / "images.npz", X=np.zeros((5, 3, 3), np.float32), y=np.zeros(5))
-    line = f"embed --data {tmp_path}/images.npz --encoder {__name__}:Greedy --out {tmp_path}/f.npz --quiet"
-    assert "does not take" not in refused(line, "out of memory")
 
 
 @pytest.mark.parametrize("width", [80, 60])
@@ -124,16 +111,6 @@ def test_a_terminal_shows_rate_and_remaining_time(line: str, tmp_path: Path) -> 
         assert stage in shown
     assert re.search(r"Lanczos, covariance.*[0-9,]+ of [0-9,]+ rows, [0-9,]+ rows/s, .*left", shown)
     assert re.search(r"Hessian products.*[0-9,]+ rows/s", shown)
-
-
-def test_elsewhere_there_are_plain_lines_and_quiet_shows_nothing(line: str, tmp_path: Path) -> None:
-    assert run(f"{line} {tmp_path}/quiet --quiet").stderr == ""
-    ran = run(f"{line} {tmp_path}/out")
-    assert ran.exit_code == 0
-    for stage in STAGES:
-        assert re.search(f"^{stage}", ran.stderr, flags=re.MULTILINE)
-    assert not {"\x1b", "\r"} & set(ran.stderr)
-    assert len(ran.stderr.splitlines()) < 40
 
 
 def test_lines_are_few_and_say_how_fast_a_stage_goes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -208,26 +208,6 @@ def test_a_surrogate_beside_the_deposit_from_request_to_auditor(tame: Path) -> N
     assert "Leave it out" in spared.stderr
 
 
-def test_an_audit_of_a_dossier_with_a_surrogate_beside_the_deposit(tame: Path) -> None:
-    done(f"{UNLEARN} --surrogate surrogate.npz --distance same --out result --quiet")
-    features, labels = beside_problems.SOURCE
-    np.savez(tame / "retain.npz", X=features[beside_problems.MANY :], y=labels[beside_problems.MANY :])
-    line = "audit --certificate result/private/dossier.json --model model.safetensors --retain retain.npz"
-    line += " --forget forget.npz --deposit model.deposit --runs 400"
-    found = done(f"{line} --surrogate surrogate.npz --json --quiet")
-    assert found["certificate"]["contradicted"] is False
-    without = run(line)
-    assert (without.exit_code, "Give the surrogate it was made with" in without.stderr) == (2, True)
-
-
-def test_a_file_that_is_no_deposit_is_refused(folder: Path) -> None:
-    for name in ("model.safetensors", "source.npz"):
-        refused(f"member --deposit {name} --rows forget.npz")
-    damaged = bytearray((folder / "model.deposit").read_bytes())
-    (folder / "short.deposit").write_bytes(damaged[:-8])
-    refused("member --deposit short.deposit --rows forget.npz")
-
-
 # Verified -----------------------------------------------------------------------------------------------------------
 
 

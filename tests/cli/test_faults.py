@@ -6,7 +6,6 @@ desk verifies and the same command goes through.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
@@ -187,33 +186,6 @@ def test_a_full_disk(line: str, box: Path, snapshot: Callable[[Path], dict[str, 
     }
     assert not [name for name in after if name.startswith("out") or ".expunge-" in name]
     assert process(line, box).returncode == 0, "with room it goes through"
-
-
-def test_a_disk_that_fills_up_under_a_report(box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever sync finds it full: SQLite has its own, so that the ledger is read and the pages are what fails."""
-    monkeypatch.chdir(box)
-    real, line = os.fsync, ["desk", "report", "desk", "--out", "pages"]
-    for call in range(1, 20):
-        left = call
-
-        def full(handle: int) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(handle)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            ran = run(" ".join(line))
-        if ran.exit_code == 0:
-            break
-        assert ran.exit_code == 2
-        assert "could not be written (No space left on device)" in ran.stderr
-        assert not list(box.glob("pages*"))
-        assert not list(box.glob(".expunge-*"))
-    assert call > 4
-    assert (box / "pages" / "index.html").is_file()
 
 
 # Errors at every place -----------------------------------------------------------------------------------------------

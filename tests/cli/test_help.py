@@ -96,25 +96,6 @@ def test_the_reference_says_what_help_prints() -> None:
 
 # Completion -----------------------------------------------------------------------------------------------------------
 
-ASKED = {"un": {"unlearn"}, "desk re": {"report", "request", "resume"}, "verify --do": {"--dossier"}}
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("typed", ASKED)
-def test_commands_and_options_are_completed(shell: str, typed: str) -> None:
-    place = typed.rsplit(maxsplit=1)[-1] if shell == "fish" else str(len(typed.split()))
-    given = {"_EXPUNGE_COMPLETE": f"{shell}_complete", "COMP_WORDS": f"expunge {typed}", "COMP_CWORD": place}
-    told = CliRunner().invoke(main, [], prog_name="expunge", env=given).output.splitlines()
-    lines = [line.split(",", 1)[1].split("\t")[0].strip() for line in told if line.startswith("plain,")]
-    assert set(told[1::3] if shell == "zsh" else lines) == ASKED[typed]
-
-
-def test_the_line_on_the_page_gives_a_script() -> None:
-    for shell in ("bash", "zsh", "fish"):
-        assert f"_EXPUNGE_COMPLETE={shell}_source expunge" in FILES_PAGE
-        told = CliRunner().invoke(main, [], prog_name="expunge", env={"_EXPUNGE_COMPLETE": f"{shell}_source"})
-        assert "_expunge_completion" in told.output
-
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_after_the_line_on_the_page(tmp_path: Path) -> None:

@@ -344,15 +344,3 @@ def test_each_ends_in_a_certificate_and_the_refit_is_inside(name: str) -> None:
     learnt = len(getattr(model, "steps", "x")) > 1 or name in ("ridge", "balanced")
     assert (PREPARATIONS[LEARNT_FROM_SOURCE] in limits) == learnt
     assert (WEIGHTED in limits) == (name in ("balanced", "three classes, balanced", "descent", "columns"))
-
-
-@pytest.mark.parametrize("name", ["columns", "text"])
-def test_a_second_deletion_goes_on_from_the_first(name: str) -> None:
-    model, kept = fitted(name)
-    X, y = CASES[name].rows()
-    first = unlearn(model, (some(X, slice(3)), some(y, slice(3))), kept, epsilon=1.0, delta=1e-3)
-    second = unlearn(
-        first.estimator, (some(X, slice(3, 6)), some(y, slice(3, 6))), first.deposit, epsilon=1.0, delta=1e-3
-    )
-    assert (second.deposit.numbers.forgotten, second.certificate.status) == (6, "proven")
-    assert len(second.estimator.predict(X)) == N

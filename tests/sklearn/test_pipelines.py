@@ -43,8 +43,8 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC, LinearSVC
 
 from expunge.certificate.wording import READ
-from expunge.errors import DataError, ModelError, OptionError
-from expunge.record import CLASS_WEIGHT, LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.errors import DataError, ModelError
+from expunge.record import CLASS_WEIGHT, LEARNT_FROM_SOURCE
 from expunge.sklearn import coarsen, deposit
 from expunge.sklearn.objectives import INSTEAD, unsupported
 from expunge.sklearn.pipelines import (
@@ -70,19 +70,6 @@ X, Y = numbers(2)
 def nested() -> Pipeline:
     inner = make_pipeline(PolynomialFeatures(2), LogisticRegression(max_iter=1000))
     return Pipeline([("scale", StandardScaler()), ("nothing", "passthrough"), ("rest", inner)]).fit(X, Y)
-
-
-def test_where_preparation_was_learnt() -> None:
-    parts = split_pipeline(nested())
-    assert parts.preparation(None) == f"{LEARNT_FROM_SOURCE}: StandardScaler"
-    assert parts.preparation(LEARNT_ELSEWHERE) == LEARNT_ELSEWHERE
-    chosen = parts.preparation(LEARNT_ELSEWHERE, chosen=True)
-    assert chosen == f"{LEARNT_FROM_SOURCE}: LogisticRegression", "its penalty was chosen on the source"
-    plain = split_pipeline(make_pipeline(Normalizer(), LogisticRegression()).fit(X, Y))
-    assert (plain.learnt, plain.preparation(None)) == ((), None)
-    for said in ("yesterday", LEARNT_COARSE):
-        with pytest.raises(OptionError, match="preparation"):
-            parts.preparation(said)
 
 
 def test_rows_that_a_step_does_not_take_are_refused_by_its_name() -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from expunge.bounds.deposit import deposit_bound
-from expunge.certificate.verify import checks, verify_statement
+from expunge.certificate.dossier import digest_of
+from expunge.certificate.verify import verify_statement
 from expunge.certificate.wording import WEIGHTED
 from expunge.deposit import forecast
 from expunge.deposit.evidence import DepositEvidence
@@ -23,7 +24,7 @@ from expunge.deposit.region import RetainedProblem, smallest_region
 from expunge.deposit.sums import by_class, require_equal, sums_of
 from expunge.deposit.verify import verify_deposits
 from expunge.door import ask
-from expunge.errors import ModelError, OptionError
+from expunge.errors import ModelError, OptionError, VerificationFailed
 from expunge.heads import Rows, head_for
 from expunge.model import LinearModel
 from expunge.record import TrainingRecord, are_class_weights
@@ -109,7 +110,7 @@ def minimiser(
 
 
 @pytest.mark.parametrize("loss", ["softmax", "one-vs-rest", "ridge"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: str, seed: int) -> None:
     generator = np.random.default_rng(seed)
     count, width = int(generator.integers(60, 200)), int(generator.integers(1, 4))
@@ -124,7 +125,8 @@ def test_the_refit_with_the_same_weights_is_inside_whatever_the_weights(loss: st
     rows = Rows(torch.from_numpy(features), torch.from_numpy(labels))
     model = LinearModel(torch.zeros((3, width), dtype=torch.float64)).with_record(told)
     with patch.object(forecast, "GROUPS", ((10**9, 2),)):
-        deposit = make_from_rows(model, told, rows, (features, labels), seed=1).deposit
+        assert model.record is not None
+        deposit = make_from_rows(model, model.record, rows, (features, labels), seed=1).deposit
     finite = 0
     for gone_rows in (1, 3, 8):
         chosen = generator.choice(count, gone_rows, replace=False)
@@ -177,8 +179,9 @@ def test_statement_dossier_file_and_auditor_agree_on_the_weights() -> None:
     assert "class_weights" not in made.statement.content["model"]
     forged = copy.deepcopy(made.certificate)
     forged.content["model"]["class_weights"] = [1.0, 2.0, 0.5]
-    refused = "model.class_weights are one a class, at most 1, and beside no surrogate"
-    assert refused in {check.name for check in checks(forged) if not check.passed}
+    forged.content["digest"] = digest_of(forged.content)
+    with pytest.raises(VerificationFailed, match=r"model\.class_weights"):
+        verify_deposits(forged, made.deposit)
 
 
 def test_what_weights_cannot_be_used_with_is_refused() -> None:
@@ -189,8 +192,9 @@ def test_what_weights_cannot_be_used_with_is_refused() -> None:
             deposit.model, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same",
             deposit=deposit,
         )  # fmt: skip
+    trained = deposit.model.with_record(replace(deposit.record, noised=False, residual=0.0))
     with pytest.raises(ModelError, match="class weights"):
-        unlearn(deposit.model, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same")
+        unlearn(trained, (features[:3], labels[:3]), (features, labels), epsilon=1.0, delta=1e-3, distance="same")
     other = deposit.model.with_record(replace(deposit.record, class_weights=(1.0, 1.0, 1.0), noised=False))
     with pytest.raises(ModelError, match="class_weights"):
         unlearn(other, (features[:3], labels[:3]), epsilon=1.0, delta=1e-3, deposit=deposit)

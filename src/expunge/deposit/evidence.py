@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, replace
 
 from expunge.bounds.calibration import EXACT, LEVELS, POLICY, Scale, mu_for
 from expunge.bounds.deposit import deposit_bound, reach_used
-from expunge.certificate.claim import EACH, TOGETHER, Fact, deposit_facts, kept_failures
+from expunge.bounds.retained import WEIGHT_FACTS
+from expunge.certificate.claim import BESIDE_FACTS, EACH, TOGETHER, Fact, deposit_facts, kept_failures
 from expunge.deposit.file import Deposit
 from expunge.deposit.membership import Membership, remove_rows
 from expunge.deposit.region import Solution, smallest_region
-from expunge.deposit.with_surrogate import SurrogateTerms, facts_of, smallest_with_surrogate, step_with_surrogate
+from expunge.deposit.with_surrogate import SurrogateTerms, smallest_with_surrogate, step_with_surrogate
 from expunge.distance import Distance
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence import Retained
@@ -80,28 +81,12 @@ class DepositEvidence:
 
     def facts(self, step: Step) -> dict[str, Fact]:
         """The numbers of the step's region, of the noise's shape, of what it is held against, and of surrogate rows."""
-        numbers, shape, surrogate = self.deposit.numbers, self.deposit.ellipsoid, self.solution.surrogate
-        stated = asdict(self.solution.facts)
-        stated.pop("route")
-        stated["l2"] = self.deposit.problem.penalty.l2
-        measured = {
-            "n_source": numbers.n_rows + numbers.forgotten,
-            "n_forget": numbers.forgotten,
-            "row_bound": numbers.row_bound,
-            **stated,
-            "shape_largest": shape.largest,
-            "shape_least": shape.least,
-            "shape_inverse_trace": shape.inverse_trace,
-            "weights_length": self._weights_length,
-            "output_noise": self.deposit.output_noise,
-            "output_spread": self.deposit.output_spread,
-        }
-        if surrogate is not None:
-            measured |= facts_of(surrogate, self.request.surrogate.has_weights)
+        surrogate = self.request.surrogate
+        measured = measured_facts(self.deposit, self.solution, surrogate is not None and surrogate.has_weights)
         derived = {"change_supremum", "sampling_failure", EACH, TOGETHER}
         facts = {name: Fact(value, "derived" if name in derived else "measured") for name, value in measured.items()}
         known = "derived" if self.request.head.about.rounding_derived else "declared"
-        return facts | {"rounding": Fact(stated["rounding"], known)}
+        return facts | {"rounding": Fact(measured["rounding"], known)}
 
     def failures(self) -> dict[str, float]:
         """What is spent on drawing the noise, and on surrogate rows where they have a part in it."""
@@ -118,11 +103,6 @@ class DepositEvidence:
         distance = self.request.distance
         assert isinstance(distance, Distance)
         return NO_SURROGATE if self.solution.surrogate is None else distance
-
-    @property
-    def _weights_length(self) -> float:
-        """Of the updated weights, rounded up."""
-        return float((self.deposit.anchor + self.solution.update).norm()) * (1.0 + 1e-9)
 
     @property
     def _radius(self) -> float:
@@ -149,7 +129,7 @@ class DepositEvidence:
         noise, radius, mu = self.request.promise.noise, self._radius, self._mu
         if noise.kind == EXACT:
             return None
-        shape = replace(self.deposit.ellipsoid, weights=self._weights_length)
+        shape = replace(self.deposit.ellipsoid, weights=weights_length(self.deposit, self.solution))
 
         def covers(scale: float) -> bool:
             return scale * mu >= radius + COVERED * shape.drawing(scale)
@@ -173,6 +153,35 @@ class DepositEvidence:
                 "Forget fewer rows at once, give a surrogate (or a larger one) with the deposit, or retrain.",
             )
         return Scale(LEVELS, scale, len(levels))
+
+
+def weights_length(deposit: Deposit, solution: Solution) -> float:
+    """Of the updated weights, rounded up."""
+    return float((deposit.anchor + solution.update).norm()) * (1.0 + 1e-9)
+
+
+def measured_facts(deposit: Deposit, solution: Solution, weighted: bool) -> dict[str, float]:
+    """The numbers of a step's region around the deposit of what is retained, by name; `weighted` where surrogate rows
+    that have a part in it are weighted by class."""
+    numbers, shape, surrogate = deposit.numbers, deposit.ellipsoid, solution.surrogate
+    measured = asdict(solution.facts) | {
+        "l2": deposit.problem.penalty.l2,
+        "n_source": numbers.n_rows + numbers.forgotten,
+        "n_forget": numbers.forgotten,
+        "row_bound": numbers.row_bound,
+        "shape_largest": shape.largest,
+        "shape_least": shape.least,
+        "shape_inverse_trace": shape.inverse_trace,
+        "weights_length": weights_length(deposit, solution),
+        "output_noise": deposit.output_noise,
+        "output_spread": deposit.output_spread,
+    }
+    measured.pop("route")
+    if surrogate is not None:
+        moments = asdict(surrogate.moments)
+        names = [name for name in BESIDE_FACTS if name in moments] + list(WEIGHT_FACTS if weighted else ())
+        measured |= {name: moments[name] for name in names} | {EACH: surrogate.each, TOGETHER: surrogate.together}
+    return measured
 
 
 def reach_of(facts: Mapping[str, Fact], route: str, last: float) -> float:

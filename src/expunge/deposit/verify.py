@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from expunge.certificate.derive import bound_named
 from expunge.certificate.dossier import Certificate, read_claim
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
+from expunge.deposit.evidence import measured_facts
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
@@ -37,7 +38,6 @@ from expunge.deposit.region import Solution, smallest_region
 from expunge.deposit.with_surrogate import (
     SurrogateRegion,
     SurrogateTerms,
-    facts_of,
     smallest_with_surrogate,
     step_with_surrogate,
 )
@@ -62,6 +62,7 @@ SAME = 1e-9  # relative: what float64 may change of a sum
 NEAR = 1.05  # how far above the eigenvalue itself a bound on it may be
 MOST_LOST = 1e-3  # relative: what an ill-conditioned shape may change of a fact, and rounding of a bound on it
 UNLIKELY = 1e-9  # of noise as stated, to be taken for noise that is not
+EXACTLY = ("n_source", "n_forget", "row_bound", "shape_largest")  # facts that no rounding changes
 FROZEN = ("schema", "key", "row_bound", "anchor_noise", "kappas", "created", "longest_target")
 LEAVES = ("n_source", "class_counts", "weights_sha256")  # of a record: what changes when rows leave
 WITHOUT = "deposits: without the forgotten rows: "
@@ -176,8 +177,8 @@ def deposit_checks(
 
 
 def model_checks(content: Json, after: Deposit) -> list[Check]:
-    """Sizes, the model, and the shape's numbers, worked out from the second moments of the rows that are left."""
-    record, numbers, facts, shape = after.record, after.numbers, _facts(content), after.ellipsoid
+    """Sizes, and what the record says of the model."""
+    record, numbers = after.record, after.numbers
     names = ("loss", "max_norm", "bias", "row_bound", "fixed_c", "preparation", "class_weights", "free_bias")
     stated = {"free_bias": False, "class_weights": None} | content["model"]
     known = {name: getattr(record, name) for name in names} | {"free_bias": bool(record.free_bias)}
@@ -189,19 +190,9 @@ def model_checks(content: Json, after: Deposit) -> list[Check]:
         "n_forget": numbers.forgotten,
         "n_retain": numbers.n_rows,
     }
-    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
-    close = {
-        "shape_least": (shape.least, (NEAR - 1.0) * shape.least),
-        "shape_inverse_trace": (shape.inverse_trace, lost * shape.inverse_trace),
-        "output_noise": (after.output_noise, lost * after.output_noise),
-        "output_spread": (after.output_spread, lost * after.output_spread),
-    }
     return [
         *(_check(f"deposit: sizes.{name}", content["sizes"].get(name), value) for name, value in sizes.items()),
         *(_check(f"deposit: model.{name}", stated.get(name), value) for name, value in known.items()),
-        _check("deposit: row_bound", facts["row_bound"], numbers.row_bound),
-        _check("deposit: shape_largest", facts["shape_largest"], shape.largest),
-        *(_close(f"deposit: {name}", facts[name], *each) for name, each in close.items()),
     ]
 
 
@@ -213,28 +204,29 @@ def _slack(after: Deposit, result: Solution) -> float:
 
 
 def region_checks(content: Json, after: Deposit, result: Solution, radius: float) -> list[Check]:
-    """The step and the facts of its region."""
-    stated, facts = _facts(content), asdict(result.facts)
-    route = facts.pop("route")
-    facts["l2"] = after.penalty(after.sums.count).l2
-    if result.surrogate is not None:
-        facts |= facts_of(result.surrogate, "weight_largest" in stated)
-    digits = _slack(after, result)
-    slack = {name: digits * abs(value) for name, value in facts.items()}
-    for name, lost in _moved(result.facts, after).items():
-        slack[name] += lost
+    """The facts, and the region that follows from them."""
+    stated, shape, digits = _facts(content), after.ellipsoid, _slack(after, result)
+    known = measured_facts(after, result, "weight_largest" in stated)
+    lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
+    shares = {"shape_least": NEAR - 1.0, "shape_inverse_trace": lost, "output_noise": lost, "output_spread": lost}
+    slack = {name: shares.get(name, digits) * abs(value) for name, value in known.items()}
+    for name, moved in _moved(result.facts, after).items():
+        slack[name] += moved
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
     by_stated = as_stated.region(read_claim(content).distance)
     # what drawing the noise added is left out term by term: beside it a region can be next to nothing
     terms = content["bound"]["terms"]
     total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP
     off = digits * by_stated.radius + MOST_LOST * by_stated.terms.get(LOST.name, 0.0)
-    length = float((after.anchor + result.update).norm()) * (1.0 + 1e-9)
     enough = total >= (1.0 - MOST_LOST) * radius
     return [
-        _check("deposit: route", content["bound"]["convention"], route),
-        *(_close(f"deposit: {name}", stated[name], value, slack[name]) for name, value in facts.items()),
-        _close("deposit: weights_length", stated["weights_length"], length, digits * length),
+        _check("deposit: route", content["bound"]["convention"], result.facts.route),
+        *(
+            _check(f"deposit: {name}", stated[name], float(value))
+            if name in EXACTLY
+            else _close(f"deposit: {name}", stated[name], value, slack[name])
+            for name, value in known.items()
+        ),
         _close("deposit: bound.total is the sum", content["bound"]["total"], math.fsum(terms.values()) * ROUND_UP),
         _close("deposit: bound.total", total, by_stated.radius, off),
         _holds("deposit: bound.total is no less than the region", enough, f"the dossier says {total:.9g}"),

@@ -28,8 +28,8 @@ from expunge.bounds.deposit import (
     surrogate_terms,
     together,
 )
-from expunge.bounds.retained import WEIGHT_FACTS, RetainedFacts
-from expunge.certificate.claim import BESIDE_FACTS, EACH, MOST_ROUTES, TOGETHER, route_failure
+from expunge.bounds.retained import RetainedFacts
+from expunge.certificate.claim import MOST_ROUTES, route_failure
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm
 from expunge.deposit.region import RetainedProblem, Routes, Solution, difference
@@ -360,13 +360,6 @@ class SurrogateRegion:
                 "Use --sampling strict (sampling='strict'), which counts rows unlike any seen, a larger surrogate, "
                 "or the deposit alone.",
             )
-
-
-def facts_of(known: SurrogateFacts, weighted: bool) -> dict[str, float]:
-    """What a certificate says of surrogate rows, by name; `weighted` where they are by class."""
-    moments = asdict(known.moments)
-    names = [name for name in BESIDE_FACTS if name in moments] + list(WEIGHT_FACTS if weighted else ())
-    return {name: moments[name] for name in names} | {EACH: known.each, TOGETHER: known.together}
 
 
 def _radius(facts: DepositFacts, second: float) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 import pytest
 
 from expunge.desk import Desk, Head, verify_desk
-from expunge.desk.ledger import Entry, Ledger
+from expunge.desk.ledger import Entry, Ledger, SavedHead
 from expunge.errors import VerificationFailed
 
 
@@ -17,10 +18,10 @@ def change(desk: Desk, *statements: str) -> None:
         for statement in statements:
             connection.execute(statement)
     connection.close()
-    desk.layout.seal.unlink()
+    desk.layout.seal.unlink(missing_ok=True)
 
 
-def rejected(desk: Desk, saved: list[Head] | None = None) -> str:
+def rejected(desk: Desk, saved: Sequence[SavedHead] = ()) -> str:
     with pytest.raises(VerificationFailed) as caught:
         verify_desk(desk, saved)
     return str(caught.value)
@@ -32,9 +33,9 @@ def head(desk: Desk) -> Head:
 
 
 def rebuild(desk: Desk, entries: list[Entry]) -> None:
-    """A forger's work: the same desk with other entries, chain and root made anew."""
+    """A forger's work: the same desk with other entries, the chain made anew."""
     for path in (desk.layout.ledger, desk.layout.seal):
-        path.unlink()
+        path.unlink(missing_ok=True)
     Ledger.create(desk.layout.ledger)
     with Ledger.open(desk.layout.ledger) as ledger:
         for entry in entries:

@@ -136,10 +136,13 @@ def run_desk(model: Any, forgets: list[Rows], standing: Rows, **options: Any) ->
             accept(desk, *forget, f"case {number}")
         outcome = run(desk, each=True)
         kept = ("n_rows", "n_left", "carried", "mu", "failures", "composition", "noise_share")
-        return [
-            stable({"certificate": made.certificate.content, "facts": {name: in_order(facts[name]) for name in kept}})
-            for made, facts in zip(outcome.published, models(desk), strict=True)
-        ]
+        found = []
+        for made, facts in zip(outcome.published, models(desk), strict=True):
+            content = made.certificate.content
+            facts["carried"] = content["bound"]["inputs"]["training_residual"]["provenance"]
+            facts["failures"] = facts["composition"]["failures"]
+            found.append(stable({"certificate": content, "facts": {name: in_order(facts[name]) for name in kept}}))
+        return found
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from expunge.deposit.make import make_deposit
 from expunge.deposit.membership import answers
 from expunge.deposit.verify import verify_deposits
 from expunge.desk import Policy, accept, create_desk
-from expunge.desk.run import check_test_rows
 from expunge.distance import Estimation
 from expunge.door import ask
 from expunge.errors import DataError, FileError
@@ -112,10 +111,6 @@ def desk_results(rows: Given) -> Any:
         return stored[0].tolist(), np.asarray(stored[1]).tolist(), surrogate.tolist()
 
 
-def desk_accuracy(rows: Given) -> Any:
-    return check_test_rows(trained(), rows(TEST)).share_correct(trained())
-
-
 def streamed(rows: Given, part: slice) -> Any:
     step = max(1, (part.stop - part.start) // 4)
     return expunge.stream(lambda: (rows(slice(at, at + step)) for at in range(part.start, part.stop, step)))
@@ -185,7 +180,6 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
     ),
     "compare": compared,
     "desk": desk_results,
-    "desk's accuracy": desk_accuracy,
 }
 
 

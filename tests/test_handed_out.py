@@ -80,7 +80,6 @@ def test_every_field_of_a_published_record_has_its_line(handed_out: Any) -> None
 def test_every_file_of_a_desk_s_folder_is_spoken_of(handed_out: Any) -> None:
     for path in handed_out[2].iterdir():
         assert f"`{path.name}`" in PAGE, path
-    assert set(json.loads((handed_out[2] / "head.json").read_text())) == {"model", "commitment"}
 
 
 def test_rare_fields_are_written_somewhere() -> None:

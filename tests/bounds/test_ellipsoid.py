@@ -468,26 +468,6 @@ def test_what_is_published_is_the_sum_drawn_in_one_go() -> None:
     assert made.shape == values.shape
 
 
-def test_what_a_sum_with_twice_the_digits_loses_in_closed_form() -> None:
-    """`(q + 64) 2^-102 || |y| |L| ||` for each solution y, whatever the signs."""
-    factor = np.array([[2.0, 0.0], [-1.0, 4.0]])
-    solutions = np.array([[1.0, -2.0], [0.0, 3.0]])  # |y| |L| = (4, 8) and (3, 12)
-    due = [66 * 2.0**-102 * math.sqrt(80.0), 66 * 2.0**-102 * math.sqrt(153.0)]
-    assert ellipsoid._unseen(factor, solutions).tolist() == pytest.approx(due, rel=1e-14, abs=0.0)
-
-
-def test_sums_and_products_are_exact_with_what_they_lost() -> None:
-    rng = np.random.default_rng(8)
-    one, other = rng.normal(size=200), rng.normal(size=200) * 2.0 ** rng.integers(-20, 20, 200)
-    for work, exactly in ((ellipsoid.two_sum, Fraction.__add__), (ellipsoid.two_product, Fraction.__mul__)):
-        value, lost = work(one, other)
-        for index in range(200):
-            due = exactly(Fraction(float(one[index])), Fraction(float(other[index])))
-            assert Fraction(float(value[index])) + Fraction(float(lost[index])) == due
-    for halves in zip(*ellipsoid._halves(one), strict=True):
-        assert all(Fraction(float(half)).numerator.bit_length() <= 27 for half in halves)
-
-
 @pytest.mark.parametrize(("size", "rows", "pieces"), [(51, 2, 1), (600, 1, 2), (600, 2, 3), (4, 70_000, 4)])
 def test_as_many_columns_at_once_as_make_a_quarter_of_a_million_products(
     size: int, rows: int, pieces: int, monkeypatch: pytest.MonkeyPatch

@@ -116,15 +116,6 @@ def test_moments_of_the_retained_rows_in_closed_form() -> None:
     assert retained_moments(replace(FACTS, change_eigenvalue=3.0), SAME, 2.5) == (1.0, 1.0)
 
 
-def test_when_rows_are_exchangeable() -> None:
-    assert exchangeable(FACTS, SAME)  # 50 rows, 2 directions: 20 rows a direction are 40
-    assert not exchangeable(replace(FACTS, directions=3), SAME)
-    assert not exchangeable(FACTS, SEEN)
-    assert not exchangeable(FACTS, replace(SAME, matched=True))
-    for other in (Distance("chi2", 0.0), Distance("tv", 0.0), Distance("kl", 0.0), Distance("means", 0.0), SOURCE):
-        assert not exchangeable(FACTS, other)
-
-
 def test_the_events_that_share_the_failure() -> None:
     assert events(FACTS, SAME) == 3
     assert events(FACTS, Distance("chi2", 0.1)) == 5
@@ -184,8 +175,6 @@ def test_the_strict_tail_in_closed_form() -> None:
     assert tail.expected == pytest.approx(math.sqrt(trace / 80 + trace / 50), rel=1e-14)
     assert tail.variance == pytest.approx(eigenvalue / 80 + eigenvalue / 50, rel=1e-14)
     assert (tail.charge, tail.n_new, tail.n_seen) == (9.75 / 80, 80, counted_rows(FACTS))
-    from expunge.bounds.sampling import Tail
-
     off = Tail(math.sqrt(trace / 50), eigenvalue / 50, 2 * 2.75 / 50).quantile(math.exp(-2.0))
     assert tail.step == pytest.approx(max((2.75 + 0.5 + off) / 80, (2.5 + off) / 50), rel=1e-12)
     apart = deviation(FACTS, Distance("chi2", 0.25), 2.0)
@@ -268,20 +257,19 @@ def test_how_many_events_share_a_probability_at_the_edges() -> None:
     for bound, longest, due in ((1.0, 1.0 - 1e-6, 0), (1.0, 1.0 - 1.1e-6, 2), (4.0, 4.0 * (1.0 - 1e-6), 0)):
         assert events(replace(FACTS, row_bound=bound, longest_row=longest), SEEN) == due
         assert events(replace(FACTS, row_bound=bound, longest_row=longest), SAME) == 3
+    for bound, share, due in ((0.25, 1.0, 0), (4.0, 1.0, 0), (0.25, 0.75, 2), (4.0, 0.75, 2)):
+        assert events(replace(FACTS, row_bound=bound, longest_row=share * bound), SEEN) == due
     for rows, fine in ((40, True), (39, False)):
         facts = replace(FACTS, n_surrogate=rows, directions=2)
         assert exchangeable(facts, SAME) == fine
         assert events(facts, SAME) == (3 if fine else 5)
-    assert not exchangeable(FACTS, SEEN)
-    assert not exchangeable(FACTS, Distance("chi2", 0.1))
-    assert not exchangeable(FACTS, replace(SAME, matched=True))
-
-
-def test_the_variance_of_a_square_is_the_fourth_moment_less_the_trace_squared() -> None:
-    """Where the trace is not 1: 9 - 2^2, of which a chi-square of 1/4 shifts the mean by half the root."""
-    facts = replace(FACTS, change_trace=2.0, change_fourth=9.0)
-    trace, _ = retained_moments(facts, Distance("chi2", 0.25), 10.0)
-    assert trace == pytest.approx(2.0 + 0.5 * math.sqrt(5.0), rel=1e-14, abs=0.0)
+    alike = (
+        SEEN,
+        replace(SAME, matched=True),
+        SOURCE,
+        *(Distance(kind, 0.0) for kind in ("chi2", "tv", "kl", "means")),
+    )
+    assert not any(exchangeable(FACTS, other) for other in alike)
 
 
 def test_no_more_than_all_rows_are_unlike_any() -> None:
@@ -299,17 +287,16 @@ def test_what_of_the_weighted_moments_is_missing_leaves_those_of_the_change() ->
         assert replace(weighted, **{name: None}).weighted() == (1.0, 0.64, 2.5)
 
 
-def test_a_row_is_long_beside_the_bound_whatever_that_is() -> None:
-    for bound in (0.25, 4.0):
-        for share, due in ((1.0, 0), (0.75, 2)):
-            assert events(replace(FACTS, row_bound=bound, longest_row=share * bound), SEEN) == due
-
-
-@pytest.mark.parametrize(("fourth", "spread"), [(0.5, 0.5), (0.25, 0.0), (0.2, 0.0)])
-def test_a_small_variance_of_a_square_counts_as_it_is_and_never_below_nothing(fourth: float, spread: float) -> None:
-    facts = replace(FACTS, change_trace=0.5, change_fourth=fourth)
-    trace, _ = retained_moments(facts, Distance("chi2", 0.25), 10.0)
-    assert trace == pytest.approx(0.5 + 0.5 * spread, rel=1e-14, abs=0.0)
+@pytest.mark.parametrize(
+    ("trace", "fourth", "spread"), [(2.0, 9.0, math.sqrt(5.0)), (0.5, 0.5, 0.5), (0.5, 0.25, 0.0), (0.5, 0.2, 0.0)]
+)
+def test_the_variance_of_a_square_is_the_fourth_moment_less_the_trace_squared(
+    trace: float, fourth: float, spread: float
+) -> None:
+    """Never below nothing; a chi-square of 1/4 shifts the mean by half its root."""
+    facts = replace(FACTS, change_trace=trace, change_fourth=fourth)
+    shifted, _ = retained_moments(facts, Distance("chi2", 0.25), 10.0)
+    assert shifted == pytest.approx(trace + 0.5 * spread, rel=1e-14, abs=0.0)
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])

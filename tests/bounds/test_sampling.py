@@ -290,11 +290,6 @@ def test_a_quantile_is_rounded_up_by_one_part_in_a_trillion_at_most(
     assert step <= Tail(1.0, 0.5, 0.01).quantile(1e-6) <= step * (1.0 + 1e-12)
 
 
-def test_where_nothing_is_said_of_unlike_rows_there_are_none() -> None:
-    assert Tail(1.0, 0.5, 0.1) == Tail(1.0, 0.5, 0.1, 0.0, 0, 0, math.inf, math.inf, 0.0)
-    assert Tail(1.0, 0.5, 0.1).charged(np.array([3.0])).tolist() == [0.0]
-
-
 # Edges ----------------------------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ def test_the_whole_story() -> None:
     assert done("desk withdraw desk 3 --json")["state"] == "withdrawn"
     assert [row["reference"] for row in done("desk status desk --json")["waiting"]] == ["case <1>", "=2"]
     assert "case <1>" in done("desk status desk")
-    published = done("desk run desk --each --sign-key k --test test.npz --quiet --json")
+    published = done("desk run desk --each --sign-key k --quiet --json")
     assert [made["requests"] for made in published["published"]] == [[1], [2]]
     assert published["pending"] == 0
     assert "nothing was pending" in done("desk run desk --quiet")

@@ -114,17 +114,15 @@ def test_wrong_columns_are_refused_and_nothing_is_written(mistake: str, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "bad.parquet"]
 
 
-def test_a_desk_matches_requests_surrogate_and_test_rows(straight: Any, tmp_path: Path) -> None:
-    desk, files = tmp_path / "desk", {"forget": SOURCE[:3], "surrogate": SURROGATE, "test": TEST}
+def test_a_desk_matches_requests_and_surrogate(straight: Any, tmp_path: Path) -> None:
+    desk, files = tmp_path / "desk", {"forget": SOURCE[:3], "surrogate": SURROGATE}
     names = {name: write(reordered(frame), str(tmp_path / f"{name}.csv")) for name, frame in files.items()}
     done(f"desk init {desk} --surrogate {names['surrogate']} {DESK} --planned 1")
     first = done(f"desk request {desk} --forget {names['forget']} --reference a --json")
     assert done(f"desk request {desk} --forget forget.csv --reference a --json") == first, "the same request"
     wrong = write(SOURCE[3:5].rename(columns={"age": "Age"}), str(tmp_path / "wrong.csv"))
     refused(f"desk request {desk} --forget {wrong} --reference c", "no column 'age'")
-    less = write(TEST.drop(columns="age"), str(tmp_path / "less.csv"))
-    refused(f"desk run {desk} --test {less} --quiet", "no column 'age'")
-    done(f"desk run {desk} --test {names['test']} --quiet")
+    done(f"desk run {desk} --quiet")
     found = json.loads(next(desk.glob("private/dossiers/*.json")).read_text())
     ours, theirs = (content["bound"]["inputs"]["change_mean"]["value"] for content in (found, straight))
     assert ours == pytest.approx(theirs, rel=1e-6)

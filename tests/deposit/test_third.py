@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deposit_problems import LONG, Problem, drawn, gradient, hessian
-from expunge.bounds.deposit import THIRD, bend_third, bend_third_slope
+from expunge.bounds.deposit import THIRD, bend_third, exp_tail
 from expunge.deposit.region import RetainedProblem, smallest_region
 from expunge.deposit.sums import (
     MOST_NUMBERS,
@@ -232,7 +232,7 @@ def test_what_is_left_beyond_the_pull_is_of_third_order(loss: str, seed: int) ->
     for _ in range(4):
         q = rng.normal(size=u.size)
         by_range = bend_third(R) * form(H, q) * form(H, u.reshape(-1))
-        by_gauge = bend_third_slope(R) * length**2 * form(H2, q) * form(H2, u.reshape(-1))
+        by_gauge = exp_tail(R, 3) * length**2 * form(H2, q) * form(H2, u.reshape(-1))
         slack = 1e-16 * problem.row_bound
         assert abs(float(q @ left)) <= by_range * (1 + 1e-9) + slack
         assert abs(float(q @ left)) <= by_gauge * (1 + 1e-9) + slack

@@ -151,16 +151,15 @@ def act(name: str, desk: Desk, tell: Callable[[], object]) -> None:
         run(desk)
 
 
-def child(name: str, folder: Path, arm: Callable[[], None]) -> tuple[int, bool, int]:
-    """Fork, arm the fault, act. Returns exit code (or minus the signal), whether acknowledged, calls counted."""
+def child(work: Callable[[Callable[[], object]], object], arm: Callable[[], None]) -> tuple[int, bool, int]:
+    """Fork, arm the fault, work. Returns exit code (or minus the signal), whether acknowledged, calls counted."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
         code = 0
         try:
-            desk = open_desk(folder)
             arm()
-            act(name, desk, lambda: os.write(writer, b"A"))
+            work(lambda: os.write(writer, b"A"))
         except ExpungeError:
             code = 7
         except BaseException as error:
@@ -188,90 +187,82 @@ def settle(folder: Path, acknowledged: int) -> list[str]:
     return found + [f"in the end: {text}" for text in problems(desk, acknowledged, finished=True)]
 
 
-def enumerated(base: Path, work: Path, name: str, mode: str) -> dict[str, object]:
-    """One trial for every call that changes a file, or for each STEP-th of them."""
+def under_faults(
+    mode: str,
+    prepare: Callable[[], Path],
+    work: Callable[[Callable[[], object]], object],
+    check: Callable[[int, bool], list[str]],
+) -> dict[str, object]:
+    """One trial for every call that changes a file in the prepared folder, or for each STEP-th of them."""
     found: list[str] = []
     exits: Counter[int] = Counter()
     number = 0
     while True:
         number += STEP
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(base, work)
-        here = number
-        code, told, count = child(
-            name, work, lambda here=here: LIBRARY.fault_arm(str(work).encode(), here, MODES[mode])
-        )
+        folder, here = prepare(), number
+        code, told, count = child(work, lambda: LIBRARY.fault_arm(str(folder).encode(), here, MODES[mode]))  # noqa: B023
         exits[code] += 1
         if code == 8:
             found.append(f"{number}: an unexpected error")
-        found += [f"{number}: {text}" for text in settle(work, 3 + told)]
+        found += [f"{number}: {text}" for text in check(code, told)]
         if code == 0 and 0 <= count < number:
             return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
 
 
+def anew(folder: Path, base: Path | None = None) -> Path:
+    """An empty folder, or a copy of another."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if base is None:
+        folder.mkdir()
+    else:
+        shutil.copytree(base, folder)
+    return folder
+
+
+def working(base: Path, work: Path, name: str, mode: str) -> dict[str, object]:
+    """A command on a desk under faults."""
+    return under_faults(
+        mode,
+        lambda: anew(work, base),
+        lambda tell: act(name, open_desk(work), tell),
+        lambda _, told: settle(work, 3 + told),
+    )
+
+
 def opening(folder: Path, mode: str) -> dict[str, object]:
     """A new desk under faults: it is there, whole, or it is not there, and opening it again works."""
-    found: list[str] = []
     model = train(X, Y, l2=0.1, max_norm=1.0)
-    number, count, exits = 0, 0, Counter()
-    while count >= number or number == 0:
-        number += 1
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        process = os.fork()
-        if process == 0:
-            LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
-            try:
-                opened(folder / "desk", model)
-            except ExpungeError:
-                os._exit(7)
-            (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        exits[code] += 1
-        count = int((folder.parent / "count").read_text()) if code == 0 else number
+
+    def check(_: int, told: bool) -> list[str]:
         if not (folder / "desk").exists():
             opened(folder / "desk", model)
         desk = open_desk(folder / "desk")
         accept(desk, X[:1], Y[:1], "first")
         run(desk)
-        found += [f"{number}: {text}" for text in problems(desk, 1, finished=True)]
-        if len(list(folder.iterdir())) != 1:
-            found.append(f"{number}: {[path.name for path in folder.iterdir()]}")
-    return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+        others = [path.name for path in folder.iterdir() if path.name != "desk"]
+        return problems(desk, 1, finished=True) + ([f"left {others}"] if others else [])
+
+    return under_faults(mode, lambda: anew(folder), lambda _: opened(folder / "desk", model), check)
 
 
 def result(folder: Path, mode: str) -> dict[str, object]:
     """`expunge unlearn --deposit` under faults: nothing, or the result with its new deposit; the old one is as it was."""
     made, before = unlearn(made_once().model, (X[:2], Y[:2]), epsilon=0.5, delta=1e-3, deposit=made_once()), made_once()
-    found: list[str] = []
-    number, count, exits = 0, 0, Counter()
-    while count >= number or number == 0:
-        number += 1
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        (folder / "model.deposit").write_bytes(before.to_bytes())
-        process = os.fork()
-        if process == 0:
-            LIBRARY.fault_arm(str(folder).encode(), number, MODES[mode])
-            try:
-                made.save(folder / "result")
-            except ExpungeError:
-                os._exit(7)
-            (folder.parent / "count").write_text(str(LIBRARY.fault_count()))
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        exits[code] += 1
-        count = int((folder.parent / "count").read_text()) if code == 0 else number
-        if code == 7 and [path.name for path in folder.iterdir()] != ["model.deposit"]:
-            found.append(f"{number}: an error left {[path.name for path in folder.iterdir()]}")
-        found += [f"{number}: {text}" for text in half(folder)]
+
+    def prepare() -> Path:
+        (anew(folder) / "model.deposit").write_bytes(before.to_bytes())
+        return folder
+
+    def check(code: int, told: bool) -> list[str]:
+        there = sorted(path.name for path in folder.iterdir())
+        found = [f"an error left {there}"] if code == 7 and there != ["model.deposit"] else []
+        found += half(folder)
         if not (folder / "result").exists():
             made.save(folder / "result")
-        found += [f"{number}, again: {text}" for text in half(folder)]
-        if sorted(path.name for path in folder.iterdir()) != ["model.deposit", "result"]:
-            found.append(f"{number}: {[path.name for path in folder.iterdir()]}")
-    return {"calls": count, "trials": number, "exits": dict(exits), "problems": found}
+        there = sorted(path.name for path in folder.iterdir())
+        return found + half(folder) + ([f"{there}"] if there != ["model.deposit", "result"] else [])
+
+    return under_faults(mode, prepare, lambda _: made.save(folder / "result"), check)
 
 
 def half(folder: Path) -> list[str]:
@@ -293,17 +284,20 @@ def half(folder: Path) -> list[str]:
 def at_random(base: Path, work: Path, trials: int, seed: int) -> dict[str, object]:
     """SIGKILL at random instants of a request and a run."""
     generator, found, killed = random.Random(seed), [], 0
-    shutil.copytree(base, work)
+
+    def both(tell: Callable[[], object]) -> None:
+        act("both", open_desk(work), tell)
+
+    anew(work, base)
     started = time.monotonic()
-    child("both", work, lambda: None)
+    child(both, lambda: None)
     longest = time.monotonic() - started
     for number in range(trials):
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(base, work)
+        anew(work, base)
         delay = generator.uniform(0.0, longest)
         # the timer is armed in the child, so that it counts from the moment the work begins
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        code, told, _ = child("both", work, lambda delay=delay: arm_timer(delay))
+        code, told, _ = child(both, lambda delay=delay: arm_timer(delay))
         killed += code == -signal.SIGKILL
         found += [f"{number} after {delay:.4f} s: {text}" for text in settle(work, 3 + told)]
     return {"trials": trials, "killed": killed, "problems": found}
@@ -342,7 +336,7 @@ def main() -> None:
             if name in ("init", "unlearn"):
                 found[f"{name} {mode}"] = (opening if name == "init" else result)(work, mode)
             else:
-                found[f"{name} {mode}"] = enumerated(base, work, name, mode)
+                found[f"{name} {mode}"] = working(base, work, name, mode)
     print(json.dumps(found))
 
 

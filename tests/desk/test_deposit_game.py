@@ -302,6 +302,6 @@ def test_a_refusal_is_one_bit(tmp_path: Path) -> None:
         outcome = run(desk)
         said.append(None if outcome.refused is None else str(outcome.refused))
         assert isinstance(outcome.refused, RetrainNow) == (candidate == OUTLIER)
-        assert len(published(desk)) == (0 if candidate == OUTLIER else 4)
+        assert len(published(desk)) == (0 if candidate == OUTLIER else 3)
     assert said[1] is None
     assert not any(character.isdigit() for character in said[0]), "a number would say by how much"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
-import importlib
 import io
 import json
 import os
@@ -108,7 +106,7 @@ def test_of_several_that_open_a_desk_at_once_one_does(
     np.savez(tmp_path / "rows.npz", X=surrogate[0], y=surrogate[1])
     place, go = tmp_path / "place" / "desk", tmp_path / "go"
     place.parent.mkdir()
-    ready = [tmp_path / f"ready-{number}" for number in range(3)]
+    ready = [tmp_path / f"ready-{number}" for number in range(2)]
     started = [
         subprocess.Popen(
             [sys.executable, "-c", OPENING, tmp_path / "model.safetensors", tmp_path / "rows.npz", place, each, go],
@@ -121,25 +119,13 @@ def test_of_several_that_open_a_desk_at_once_one_does(
         time.sleep(0.01)
     go.touch()
     ended = [(process.communicate(timeout=400), process.returncode) for process in started]
-    assert sorted(code for _, code in ended) == [0, 2, 2], ended
+    assert sorted(code for _, code in ended) == [0, 2], ended
     assert all("exists already" in out for (out, _), code in ended if code == 2), ended
     assert [path.name for path in place.parent.iterdir()] == ["desk"]
     desk = open_desk(place)
     ask(desk, source, 0, 1)
     assert len(run(desk).published) == 1
     verify_desk(desk)
-
-
-def test_a_folder_of_somebody_elses_is_not_removed(
-    trained: LinearModel, surrogate: Rows, policy: Policy, tmp_path: Path
-) -> None:
-    """Earlier versions worked under this name, and removed what lay there."""
-    for name in (".expunge-desk", ".expunge-notes"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "notes.txt").write_text("mine")
-    create_desk(tmp_path / "desk", trained, surrogate, policy)
-    assert (tmp_path / ".expunge-desk" / "notes.txt").read_text() == "mine"
-    assert (tmp_path / ".expunge-notes" / "notes.txt").read_text() == "mine"
 
 
 def test_what_a_killed_opening_left_is_removed_by_the_next(
@@ -184,12 +170,6 @@ def test_somebody_who_was_faster_keeps_the_place(
 # A desk as a whole: one writer at a time, and nothing of a row in anything that may leave.
 
 
-def test_one_writer_at_a_time(desk: Desk, source: Rows) -> None:
-    with lock(desk.layout), pytest.raises(FileError, match="in use"):
-        ask(desk, source, 0, 1)
-    ask(desk, source, 0, 1)
-
-
 # Waiting, locks and permissions --------------------------------------------------------------------------------------
 
 
@@ -215,19 +195,11 @@ def test_a_request_waits_for_another_command(desk: Desk, source: Rows) -> None:
     other.join()
 
 
-def test_a_missing_lock_is_said_and_put_right(desk: Desk, source: Rows) -> None:
-    desk.layout.lock.unlink()
-    with pytest.raises(FileError, match=r"lock is missing.*an empty file with mode 0600"):
-        ask(desk, source, 0, 1)
-    desk.layout.lock.touch(0o600)
-    ask(desk, source, 0, 1)
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701, 0o704])
-def test_a_private_folder_that_others_can_enter_is_refused(mode: int, desk: Desk) -> None:
-    desk.layout.private.chmod(mode)
-    with pytest.raises(FileError, match=rf"private has mode {mode:04o}.*chmod 700"):
-        open_desk(desk.layout.folder)
+def test_a_private_folder_that_others_can_enter_is_refused(desk: Desk) -> None:
+    for mode in (0o777, 0o750, 0o701, 0o704):
+        desk.layout.private.chmod(mode)
+        with pytest.raises(FileError, match=rf"private has mode {mode:04o}.*chmod 700"):
+            open_desk(desk.layout.folder)
     desk.layout.private.chmod(0o700)
     open_desk(desk.layout.folder)
 
@@ -245,26 +217,23 @@ def failing(call: str, number: int, where: Path, patch: pytest.MonkeyPatch) -> N
     patch.setattr(io if call == "io.open" else os, call.removeprefix("io."), refused)
 
 
-@pytest.mark.parametrize("command", ["status", "history", "head", "run", "request", "withdraw", "report"])
 @pytest.mark.parametrize("call", ["stat", "open"])
 def test_another_users_desk_is_an_error_in_words(
-    call: str, command: str, ledger: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, ledger: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Permissions do not bind everybody who runs tests, so the system's answer is put in its place."""
-    rows = tmp_path / "rows.npz"
+    folder, rows, pages = str(ledger.layout.folder), tmp_path / "rows.npz", tmp_path / "pages"
     np.savez(rows, X=np.eye(1, 4), y=[0])
-    more = {
-        "request": ["--forget", str(rows), "--reference", "x"],
-        "withdraw": ["4"],
-        "report": ["--out", str(tmp_path / "pages")],
-    }
-    with monkeypatch.context() as patch:
-        failing(call, errno.EACCES, ledger.layout.private, patch)
-        done = CliRunner().invoke(main, ["desk", command, str(ledger.layout.folder), *more.get(command, [])])
-    assert done.exit_code == 2, done.output
-    assert "cannot be read (Permission denied)" in done.stderr
-    assert "run this as that user" in done.stderr
-    assert not (tmp_path / "pages").exists()
+    lines = [[command, folder] for command in ("status", "history", "head", "run")]
+    for line in (*lines, ["request", folder, "--forget", str(rows)], ["withdraw", folder, "4"],
+                 ["report", folder, "--out", str(pages)]):  # fmt: skip
+        with monkeypatch.context() as patch:
+            failing(call, errno.EACCES, ledger.layout.private, patch)
+            done = CliRunner().invoke(main, ["desk", *line])
+        assert done.exit_code == 2, done.output
+        assert "cannot be read (Permission denied)" in done.stderr
+        assert "run this as that user" in done.stderr
+    assert not pages.exists()
 
 
 def test_a_desk_on_a_disk_that_is_mounted_for_reading(
@@ -285,32 +254,20 @@ def test_a_desk_on_a_disk_that_is_mounted_for_reading(
 # Clocks -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_was_set_back_is_noticed_and_said(
-    desk: Desk, source: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_entry_is_dated_before_the_one_before_it(desk: Desk, source: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the clock."""
     ask(desk, source, 0, 1)
-    assert status(desk).clock is None
-    last = history(desk)[-1].time
-    early = (datetime.datetime.fromisoformat(last) - datetime.timedelta(days=400)).isoformat(timespec="seconds")
-    for module in ("ledger", "status", "accept"):
-        monkeypatch.setattr(importlib.import_module(f"expunge.desk.{module}"), "now", lambda: early)
+    monkeypatch.setattr("expunge.desk.ledger.now", lambda: "2020-01-01T00:00:00+00:00")
     ask(desk, source, 1, 2)
     times = [entry.time for entry in history(desk)]
-    assert times == sorted(times), "no entry is dated before the one before it"
-    assert "set back" in str(status(desk).clock)
+    assert times == sorted(times)
     verify_desk(desk)
-    folder = str(desk.layout.folder)
-    assert "set back" in CliRunner().invoke(main, ["desk", "status", folder]).stdout
-    for line in (["withdraw", folder, "2"], ["run", folder, "--quiet"]):
-        done = CliRunner().invoke(main, ["desk", *line])
-        assert done.exit_code == 0, done.stderr
-        assert f"clock says {early}" in done.stderr
 
 
 def test_an_entry_that_is_dated_before_the_one_before_it_fails(desk: Desk) -> None:
     with Ledger.open(desk.layout.ledger) as ledger:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Ledger, "latest", lambda _: "")
+            patch.setattr(Ledger, "_value", lambda *_: "")
             ledger.append(RunRefused((1,), "RetrainNow", "by another clock"), "2020-01-01T00:00:00+00:00")
         write_seal(desk.layout, ledger)
     assert "entry 2 is dated before" in rejected(desk)
@@ -388,15 +345,8 @@ def test_private_files_are_private(desk: Desk, source: Rows) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"epsilon": 0.0},
-        {"delta": 1.0},
-        {"distance": "source"},
-        {"distance": "near"},
-        {"planned": 0},
-        {"total_epsilon": 0.1},
-        {"total_epsilon": float("nan")},
-        {"days": -1},
-        {"step": "leap"},
+        *({"epsilon": 0.0}, {"delta": 1.0}, {"distance": "source"}, {"distance": "near"}, {"planned": 0}),
+        *({"total_epsilon": 0.1}, {"total_epsilon": float("nan")}, {"days": -1}, {"step": "leap"}),
     ],
 )
 def test_impossible_policies(options: dict[str, Any]) -> None:
@@ -416,24 +366,14 @@ def test_a_desk_needs_a_declared_distance(policy: Policy) -> None:
 KEPT = Policy(epsilon=0.5, delta=1e-3, distance="deposit", planned=10)
 
 
-def told(folder: Path, model: LinearModel, surrogate: Rows, policy: Policy, noise: float | str) -> list[str]:
-    said: list[str] = []
-    create_desk(folder, model, surrogate, policy, say=said.append, noise=noise)
-    return said
-
-
 def test_accuracy_on_the_surrogate_without_noise_and_with_it(
     tmp_path: Path, trained: LinearModel, surrogate: Rows, policy: Policy
 ) -> None:
-    right = 100 * float((trained.predict(surrogate[0]) == surrogate[1]).mean())
-    quiet = told(tmp_path / "quiet", trained, surrogate, policy, 1e-6)[-1]
-    assert quiet == f"of the surrogate's rows {right:.1f} % are right before, and with this noise {right:.1f} %"
-    loud = told(tmp_path / "loud", trained, surrogate, policy, 1e6)[-1]
-    assert f"{right:.1f} % are right before" in loud
-    assert "always naming the most frequent class is right in 33.5 %" in loud
-    assert "train with a larger l2, or raise an epsilon that is small" in loud
-    ladder = told(tmp_path / "ladder", trained, surrogate, policy, "request")[-1]
-    assert "not known yet (expunge plan" in ladder
+    right, said = 100 * float((trained.predict(surrogate[0]) == surrogate[1]).mean()), []
+    create_desk(tmp_path / "quiet", trained, surrogate, policy, say=said.append, noise=1e-6)
+    assert said[-1] == f"of the surrogate's rows {right:.1f} % are right before, and with this noise {right:.1f} %"
+    create_desk(tmp_path / "ladder", trained, surrogate, policy, say=said.append, noise="request")
+    assert len([note for note in said if "with this noise" in note]) == 1, "of the latter it is not known yet"
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -441,7 +381,8 @@ def test_outputs_with_a_deposit(tmp_path: Path) -> None:
     deposit, said = kept().deposit, []
     desk = create_desk(tmp_path / "desk", None, None, KEPT, deposit=deposit, say=said.append)
     assert desk.policy.noise is not None
-    assert 0.002 < desk.policy.noise * deposit.output_noise <= 0.01
+    hundredth = 0.01 * mu_for(1.0, 1e-3) / mu_for(0.5, 1e-3)
+    assert 0.2 * hundredth < desk.policy.noise * deposit.output_noise <= hundredth
     assert f"by {desk.policy.noise * deposit.output_noise:.3g}; the outputs themselves" in said[-1]
     assert f"about {deposit.output_spread:.3g}" in said[-1]
     hidden = desk.policy.noise * mu_for(0.5, 1e-3 * (1.0 - ARITHMETIC_SHARE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +17,6 @@ from expunge.bounds.calibration import Composition
 from expunge.desk import Desk, accept, history, requests, verify_desk
 from expunge.desk.ledger import (
     KINDS,
-    Accuracy,
     Aside,
     Body,
     DeskCreated,
@@ -35,7 +33,6 @@ from expunge.desk.ledger import (
     RunStarted,
     read_body,
     read_head,
-    sqlite_errors,
 )
 from expunge.desk.policy import Policy
 from expunge.desk.status import verify_entries
@@ -45,9 +42,9 @@ from ledger_forgery import head, rejected
 # Entries ----------------------------------------------------------------------------------------------------------------
 
 PREPARED = ModelPrepared(
-    *(1, (1,), 1, 299, "00", "declared", "conditional", 1.0, 1e-05, 0.25, 0.5, 0.125, {"training": 0.0625}, 1e-06),
-    *(Composition(1, 0.5, 1e-05, 1e-06), 0.75, Accuracy(0.5, 0.25, 4), None, {"model.safetensors": "11"}),
-    *({"model.safetensors": 8}, "22", "33", None, 3, 0, {"0.5": 1}),
+    *(1, (1,), 1, 299, "00", "conditional", 1.0, 1e-05, 0.25, 0.5, 0.125, {"training": 0.0625}),
+    *(Composition(1, 0.5, 1e-05, 1e-06), 0.75, None, {"model.safetensors": "11"}, {"model.safetensors": 8}, "22", "33"),
+    *(None, 3, 0),
 )
 WITHDRAWN = RequestWithdrawn(1, "a mistake")
 BODIES: list[Body] = [
@@ -148,7 +145,7 @@ def test_a_copy_that_cannot_be_written_is_read_all_the_same(ledger: Desk, monkey
     before = sorted(path.name for path in ledger.layout.folder.iterdir())
     monkeypatch.setattr("expunge.desk.ledger.os.access", lambda path, mode: mode == os.R_OK)
     assert verify_desk(ledger) == whole
-    with ledger.reading() as opened, pytest.raises(FileError, match="readonly"), sqlite_errors(ledger.layout.ledger):
+    with pytest.raises(FileError, match="readonly"), ledger.reading() as opened:
         opened.append(RunRefused((), "x", "x"))
     assert sorted(path.name for path in ledger.layout.folder.iterdir()) == before
 
@@ -201,32 +198,8 @@ def test_a_reader_delays_the_seal_and_nothing_else(ledger: Desk, source: Rows, m
     assert verify_desk(ledger).sealed
 
 
-def plain(ledger: Desk) -> None:
-    """As a ledger is where a disk was full when it was made: what a command wrote stands nowhere but in the file."""
-    with contextlib.closing(sqlite3.connect(ledger.layout.ledger)) as opened:
-        assert opened.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-
-
-def reseal(ledger: Desk) -> None:
-    ledger.layout.seal.unlink()
-    with ledger.writing():
-        pass
-
-
-def test_a_ledger_without_a_write_ahead_log_is_sealed_whole(ledger: Desk, source: Rows) -> None:
-    plain(ledger)
-    reseal(ledger)
-    for row in (20, 21):
-        accept(ledger, source[0][row : row + 1], source[1][row : row + 1], str(row))
-        assert verify_desk(ledger).sealed
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_damage_is_not_sealed_by_the_next_command(ledger: Desk, source: Rows, log: bool) -> None:
+def test_damage_is_not_sealed_by_the_next_command(ledger: Desk, source: Rows) -> None:
     """At a place that SQLite does not use: the next command refuses, where sealing it anew would hide that."""
-    if not log:
-        plain(ledger)
-        reseal(ledger)
     whole = bytearray(ledger.layout.ledger.read_bytes())
     assert whole[72:92] == bytes(20)  # of the header, for later versions
     whole[80] ^= 1

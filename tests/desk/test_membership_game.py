@@ -265,7 +265,7 @@ def test_a_refusal_is_one_bit(tmp_path: Path) -> None:
         outcome = run(desk)
         said.append(None if outcome.refused is None else str(outcome.refused))
         assert isinstance(outcome.refused, RetrainNow) == (candidate == 0)
-        assert len(published(desk)) == (0 if candidate == 0 else 4)
+        assert len(published(desk)) == (0 if candidate == 0 else 3)
         assert replace(desk.policy, noise=None) == policy()
     assert said[1] is None
     assert said[0] is not None

@@ -18,43 +18,8 @@ from encoders import Net, Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
 from expunge.networks import split_head, with_head
-from expunge.networks.encoders import Encoder, Normalisation, embed, load_encoder, module_encoder
+from expunge.networks.encoders import Normalisation, embed, load_encoder, module_encoder
 from expunge.rows.arrays import EncoderInputs
-from expunge.rows.output import open_run
-
-# From images to features: the same whatever the batch, continued after a stop, refused where they would not be features.
-
-
-def test_a_stopped_run_continues(tmp_path: Path) -> None:
-    given, calls = examples(), []
-    whole = module_encoder(Trunk(net()))
-
-    def failing(part: Tensor) -> Tensor:
-        calls.append(len(part))
-        if len(calls) == 3 + 40:
-            raise KeyboardInterrupt
-        return whole.run(part)
-
-    with pytest.raises(KeyboardInterrupt):
-        embed(given, Encoder(failing, whole.digest, "it", whole.device), batch=2, partial=tmp_path / "p")
-    assert len(list((tmp_path / "p").glob("*.npy"))) == 2
-    calls.clear()
-    counting = Encoder(lambda part: (calls.append(len(part)), whole.run(part))[1], whole.digest, "it", whole.device)
-    found = embed(given, counting, batch=2, partial=tmp_path / "p")
-    assert len(calls) == 3 + 45 - 32, "finished parts are not made again"
-    np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
-    with pytest.raises(FileError, match="another setting"):
-        embed(examples(), whole, batch=2, partial=tmp_path / "p")
-
-
-def test_a_run_of_another_setting_is_refused_and_keeps_the_folder_of_the_one_under_way(tmp_path: Path) -> None:
-    out, folder = tmp_path / "f.npz", tmp_path / "f.npz.partial"
-    np.savez(tmp_path / "images.npz", X=examples().inputs, y=examples().labels)
-    open_run(folder, {"of": "a run that has finished nothing yet"})
-    line = ["embed", "--data", tmp_path / "images.npz", "--encoder", f"{__name__}:net", "--head", "fc", "--out", out]
-    result = CliRunner().invoke(main, [*map(str, line)])
-    assert "another setting" in result.output
-    assert (folder / "setting.json").exists()
 
 
 def test_preparation_changes_features_and_digest() -> None:
@@ -97,7 +62,6 @@ def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
         encoder = ("--encoder", f"{__name__}:net", "--head", "fc")
         found = command("embed", "--data", tmp_path / f"{name}-images.npz", *encoder, "--out", where)
         assert found["encoder"] == split_head(net()).digest == read_data(where).encoder
-        assert not list(tmp_path.glob("*.partial"))
     model = tmp_path / "model.safetensors"
     command("train", "--data", tmp_path / f"source{end}", "--l2", 0.5, "--max-norm", 1, "--bias", "--out", model)
     line = ("unlearn", "--model", model, "--surrogate", tmp_path / f"surrogate{end}", "--epsilon", 50, "--delta", 1e-3)

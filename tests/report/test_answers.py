@@ -39,9 +39,14 @@ def test_one_sentence_says_what_was_decided(status: str, words: str, never: str)
         assert "at most 73.2 % of the time, where guessing is right 50 % (epsilon 1, delta 1e-05)" in said
 
 
-def test_a_public_decision_is_the_same_whoever_left() -> None:
-    assert decision(content("proven", gone=1), public=True) == decision(content("proven", gone=9), public=True)
-    assert "1 of 1,800 rows was" in decision(content("proven", gone=1), public=False)
+def test_a_public_decision_counts_nobody() -> None:
+    public = [decision(content("proven", gone=gone), public=True) for gone in (1, 2)]
+    assert public[0] == public[1]
+    assert "without them is right" in public[0]
+    private = [decision(content("proven", gone=gone), public=False) for gone in (1, 2)]
+    assert "1 of 1,800 rows was" in private[0]
+    assert "without it is right" in private[0]
+    assert "without them is right" in private[1]
 
 
 @pytest.mark.parametrize("status", ["proven", "conditional", "estimated"])
@@ -96,9 +101,3 @@ def test_a_page_says_where_a_promise_is_weak_and_what_delta_is_one_in(epsilon: f
     page = run_page(stored | {"epsilon": epsilon, "delta": 1e-5})
     assert ("this promise, by itself, protects little" in page) is said
     assert "fails, 1 in 100,000" in page
-
-
-@pytest.mark.parametrize(("gone", "words"), [(1, "without it is right"), (2, "without them is right")])
-def test_one_row_is_not_called_them(gone: int, words: str) -> None:
-    assert words in decision(content("proven", gone=gone), public=False)
-    assert "without them is right" in decision(content("proven", gone=gone), public=True), "it counts nobody"

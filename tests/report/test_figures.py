@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-import subprocess
-import sys
 
 import pytest
 
 from experiments.shared.figures import DOTS, WIDTH, new_figure, png
-from expunge.report.page import noise_curve, stacked
+from expunge.report.page import stacked
 
-# The geometry of the page's figures.
+# The geometry of the page's bar.
 
 
 def test_the_bar_adds_up_and_every_part_is_seen() -> None:
@@ -24,15 +22,6 @@ def test_the_bar_adds_up_and_every_part_is_seen() -> None:
     for part, following in itertools.pairwise(parts):
         assert following["start"] == pytest.approx(part["start"] + part["width"])
     assert stacked({"training": 0.0})[0]["width"] == 0.0
-
-
-def test_the_curve_falls_and_the_mark_is_on_it() -> None:
-    curve = noise_curve(0.01, 1.0, 1e-5)
-    points = [tuple(map(float, pair.split(","))) for pair in curve["path"][1:].replace("L", "").split()]
-    assert [x for x, _ in points] == sorted(x for x, _ in points)
-    assert [y for _, y in points] == sorted(y for _, y in points), "down the page is less noise"
-    nearest = min(points, key=lambda point: abs(point[0] - curve["x"]))
-    assert abs(nearest[1] - curve["y"]) < 5
 
 
 # Figures without a screen: the same data give the same bytes, of the size asked for.
@@ -52,12 +41,3 @@ def test_the_same_data_give_the_same_bytes_of_the_size_asked_for() -> None:
         assert content == drawn(columns, 2.0)
         assert content.startswith(b"\x89PNG")
         assert struct.unpack(">II", content[16:24]) == (WIDTH * DOTS, 2 * DOTS)
-
-
-def test_no_global_state_is_touched() -> None:
-    program = (
-        "import sys; from experiments.shared.figures import new_figure, png; "
-        "assert 'matplotlib' not in sys.modules; png(new_figure(1, 1.0)[0]); "
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from html.parser import HTMLParser
@@ -63,7 +64,6 @@ def page(content: dict[str, Any], **options: Any) -> str:
         requests=[{"id": 1, "accepted": "2026-01-02T03:04:05+00:00", "due": "2026-02-01", "n_rows": 2}],
         composition={"models": 3, "epsilon": 1.9, "delta": 1e-4, "failures": 4e-5},
         limit=10.0,
-        accuracy={"before": 0.9, "after": 0.89, "rows": 500},
         **options,
     )
 
@@ -106,20 +106,35 @@ def test_every_kind_of_certificate_makes_a_page(path: Path) -> None:
         assert plain(words) in text
     for digest in (content["model"]["after"]["sha256"], content["digest"], "ab" * 32):
         assert digest in text
-    assert "89.00 %" in text
     assert "Request" in text
+    for name in content["bound"]["inputs"]:
+        assert FACTS[name] in text
+    answered = answers_everything(page(content))
+    assert ("no guarantee" in answered) == (content["status"] == "estimated")
+    assert ("it is proven that" in answered) == (content["status"] == "proven")
     safe(run_page(content))
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_is_text(hostile: str) -> None:
+def test_hostile_text_is_text(hostile: str, workshop: Path) -> None:
     content = json.loads(certificates()[-1].read_text())
-    content["notes"] = [hostile]
-    content["assumptions"] = [hostile]
+    content |= {"notes": [hostile], "assumptions": [hostile], "created": hostile}
     content["model"]["before"]["sha256"] = hostile
-    content["created"] = hostile
-    read = safe(page(content, keyid=hostile))
-    assert "".join(read.text).count(hostile) >= 4
+    assert "".join(safe(page(content, keyid=hostile)).text).count(hostile) >= 4
+    read = "".join(safe(desk(hostile)).text)
+    assert read.count(hostile) == 5
+    assert "Private." in read
+    assert "overdue" in read
+    if hostile.isprintable() and 0 < len(hostile) <= 200:  # a name that may be given
+        statement = json.loads((workshop / "result" / "statement.json").read_text())
+        for shown in (
+            statement_page(statement, organisation=hostile, model_name="Credit scoring"),
+            page(json.loads(certificates()[-1].read_text()), organisation="A bank", model_name=hostile),
+        ):
+            text = "".join(safe(shown).text)
+            assert hostile.strip() in text
+            assert "does not hold them" in text
+        assert "Organisation" not in statement_page(statement)
 
 
 def desk(reference: str) -> str:
@@ -135,15 +150,7 @@ def desk(reference: str) -> str:
         "model": 1, "time": "2026-01-02T03:04:05+00:00", "status": reference, "n_rows": 1, "total": 0.1, "sigma": 0.2,
         "composition": {"epsilon": 1.0}, "keyid": None,
     }  # fmt: skip
-    return desk_page(status, [request], [model], shown=1, total=2000, pages={1: "model-0001.html"})
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_references_on_the_desk_page(hostile: str) -> None:
-    read = safe(desk(hostile))
-    assert "".join(read.text).count(hostile) == 5
-    assert "Private." in "".join(read.text)
-    assert "overdue" in "".join(read.text)
+    return desk_page(status, [request], [model], total=2000, pages={1: "model-0001.html"})
 
 
 def luminance(colour: str) -> float:
@@ -194,22 +201,14 @@ def answers_everything(html: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", sorted(STORED.glob("dossier-3-*.json")), ids=lambda path: path.stem)
-def test_every_question_is_answered_in_words(path: Path) -> None:
-    content = json.loads(path.read_text())
-    text = answers_everything(page(content))
-    assert ("no guarantee" in text) == (content["status"] == "estimated")
-    assert ("it is proven that" in text) == (content["status"] == "proven")
-    for name in content["bound"]["inputs"]:
-        assert FACTS[name] in " ".join(Reader(page(content)).text)
-
-
-def test_a_public_page_says_what_to_do_with_which_file(workshop: Path) -> None:
+def test_a_page_says_what_to_do_with_which_file(workshop: Path) -> None:
     made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    by_surrogate = json.loads((workshop / "result" / "statement.json").read_text())
+    statement, dossier = (
+        json.loads((workshop / "result" / name).read_text()) for name in ("statement.json", "private/dossier.json")
+    )
     for content, words in (
         (made.statement.content, ("Destroy the deposit from before", "sizes the noise has")),
-        (by_surrogate, ("The next deletion cannot start from this model", "powers of two")),
+        (statement, ("The next deletion cannot start from this model", "powers of two")),
     ):
         html = statement_page(content)
         text = answers_everything(html)
@@ -217,12 +216,7 @@ def test_a_public_page_says_what_to_do_with_which_file(workshop: Path) -> None:
             assert said in text
         assert "dossier" in text
         assert "<code>private/</code>" in html
-
-
-def test_a_full_page_says_what_to_do_with_which_file(workshop: Path) -> None:
-    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    by_surrogate = json.loads((workshop / "result" / "private" / "dossier.json").read_text())
-    for content, files in ((made.certificate.content, True), (by_surrogate, False)):
+    for content, files in ((made.certificate.content, True), (dossier, False)):
         html = run_page(content)
         text = answers_everything(html)
         assert ("<code>private/model.deposit</code>" in html) == files
@@ -231,19 +225,14 @@ def test_a_full_page_says_what_to_do_with_which_file(workshop: Path) -> None:
         assert "two like this one together" in text
         assert "two like this one together" not in page(content), "a desk counts"
         assert "of 400 rows" not in " ".join(re.findall("<blockquote>(.*?)</blockquote>", html)), "what may be said"
-
-
-@pytest.mark.parametrize("hostile", [text for text in HOSTILE if text.isprintable() and 0 < len(text) <= 200])
-def test_names_are_shown_as_text_and_are_in_no_file(hostile: str, workshop: Path) -> None:
-    content = json.loads((workshop / "result" / "statement.json").read_text())
-    for shown in (
-        statement_page(content, organisation=hostile, model_name="Credit scoring"),
-        page(json.loads(certificates()[-1].read_text()), organisation="A bank", model_name=hostile),
-    ):
-        text = "".join(safe(shown).text)
-        assert hostile.strip() in text
-        assert "does not hold them" in text
-    assert "Organisation" not in statement_page(content)
+    for content in (statement_page(made.statement.content), page(made.certificate.content)):
+        text = " ".join(re.sub("<[^>]+>", " ", content).split())
+        assert "proven" in text
+        assert "stand-in" not in text
+        assert "powers of two" not in text
+        assert "Assumed Nothing." in text
+    for words in ("Higher order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
+        assert words in page(made.certificate.content)
 
 
 def test_a_test_is_to_be_published_nowhere() -> None:
@@ -252,26 +241,6 @@ def test_a_test_is_to_be_published_nowhere() -> None:
         text = answers_everything(html)
         assert "Nothing. This is a test." in text
         assert "73.2 %" not in text.split("What was assumed?")[0]
-
-
-# With a deposit -----------------------------------------------------------------------------------------------------
-
-
-def test_a_deletion_from_a_deposit_speaks_of_no_stand_in() -> None:
-    made = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
-    pages = [statement_page(made.statement.content), page(made.certificate.content)]
-    for content in pages:
-        Reader(content)
-        assert "<span></span></td>" not in content, "an empty cell"
-        assert "<code></code>" not in content
-        text = " ".join(re.sub("<[^>]+>", " ", content).split())
-        assert "proven" in text
-        assert "stand-in" not in text
-        assert "powers of two" not in text
-        assert "Assumed Nothing." in text
-    assert f"<strong>{made.statement.sigma:.4g}</strong>" in pages[0]
-    for words in ("Higher order", "how far the retained rows&#39; gradient can bend", "--deposit-after"):
-        assert words in pages[1]
 
 
 ODD = (None, 2**64, "x", [], {"a": 1})
@@ -299,22 +268,23 @@ def changed(content: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["statement", "dossier"])
 def test_odd_fields_that_verify_are_shown(kind: str, workshop: Path) -> None:
-    """Each field of a file replaced by odd things: what verification lets through makes a page and a card."""
+    """Each field of a file replaced by odd things: what verification lets through is shown, or cannot be in words."""
     files = {"statement": "statement.json", "dossier": "private/dossier.json"}
     content, shown = json.loads((workshop / "result" / files[kind]).read_text()), 0
     cells = [(place, value) for place in places(content) if place[0] not in HELD for value in (*ODD, ...)]
-    for place, value in cells[::2]:
+    for place, value in cells[::6]:
         try:
             document = parse_document(json.dumps(changed(content, place, value)).encode(), "it")
             verify_statement(document) if isinstance(document, Statement) else verify(document)
         except ExpungeError:
             continue
-        if isinstance(document, Statement):
-            safe(statement_page(document.content))
-            model_card(document.content, "statement.json")
-        else:
-            safe(run_page(document.content))
-        shown += 1
+        with contextlib.suppress(FileError):  # an error in words, and no other
+            if isinstance(document, Statement):
+                safe(statement_page(document.content))
+                model_card(document.content, "statement.json")
+            else:
+                safe(run_page(document.content))
+            shown += 1
     assert shown > 5, "what verifies is held to what pages need"
 
 
@@ -324,4 +294,4 @@ def test_what_a_page_cannot_show_is_an_error_in_words() -> None:
         with pytest.raises(FileError, match="cannot be shown"):
             run_page(content | odd)
     with pytest.raises(FileError, match="cannot be shown"):
-        desk_page({}, [], [], shown=0, total=0, pages={})
+        desk_page({}, [], [], total=0, pages={})

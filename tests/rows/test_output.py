@@ -13,17 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import expunge
 from expunge.deposit.make import make_deposit
-from expunge.errors import FileError, OptionError
+from expunge.errors import FileError
 from expunge.rows.output import (
-    UnfinishedRun,
     _locked,
-    open_run,
     require_absent,
     write_file,
     write_folder,
@@ -256,78 +253,6 @@ def test_a_folder_without_permission_is_refused_beforehand(tmp_path: Path) -> No
 def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
     with pytest.raises(FileError, match="/proc cannot be written in"):
         require_absent(Path("/proc/new/model.safetensors"))
-
-
-# Units of a long run ------------------------------------------------------------------------------------------------
-
-
-def test_units_are_kept_and_read_back(tmp_path: Path) -> None:
-    setting = {"task": "x", "models": 3}
-    first = open_run(tmp_path / "run", setting)
-    assert first.load("seed-1") is None
-    first.save("seed-1", [{"value": 0.1}])
-    again = open_run(tmp_path / "run", setting)
-    assert again.load("seed-1") == [{"value": 0.1}]
-    assert again.finished() == ["seed-1"]
-    again.save("../out side", 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert again.load("../out side") == 1
-    with pytest.raises(FileError, match="another setting"):
-        open_run(tmp_path / "run", {"models": 4})
-    again.remove()
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1, "a": 2}', b"NaN"])
-def test_a_damaged_unit_is_named(tmp_path: Path, content: bytes) -> None:
-    run = open_run(tmp_path / "run", {})
-    run.save("seed-1", 1)
-    (tmp_path / "run" / "seed-1.json").write_bytes(content)
-    with pytest.raises(FileError, match="seed-1"):
-        run.load("seed-1")
-
-
-def test_a_run_that_is_refused_leaves_its_finished_units_or_nothing(tmp_path: Path) -> None:
-    for unit in (None, "json", "npy"):
-        run = open_run(tmp_path / "run", {})
-        if unit == "json":
-            run.save("seed-1", 1)
-        elif unit == "npy":
-            run.save("rows-1", np.ones(3))
-        with pytest.raises(OptionError), run.removed_if_refused():
-            raise OptionError("a", "b", "c")
-        assert run.folder.exists() == (unit is not None)
-        if unit is not None:
-            run.remove()
-    with pytest.raises(OptionError), UnfinishedRun(tmp_path / "never opened").removed_if_refused():
-        raise OptionError("a", "b", "c")
-
-
-def test_a_folder_that_no_run_made_is_refused_and_stays(tmp_path: Path) -> None:
-    mine = tmp_path / "out.partial" / "seed-1.json"
-    mine.parent.mkdir()
-    mine.write_text("1")
-    with pytest.raises(FileError, match="not of an unfinished run"):
-        open_run(mine.parent, {})
-    assert [path.name for path in mine.parent.iterdir()] == ["seed-1.json"]
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_files_of_others_are_never_removed(tmp_path: Path, linked: bool) -> None:
-    folder = tmp_path / "run"
-    if linked:
-        (tmp_path / "real").mkdir()
-        folder.symlink_to(tmp_path / "real")
-    run = open_run(folder, {})
-    (folder / "thesis.txt").write_text("mine")
-    (folder / "photos").mkdir()
-    (folder / "photos" / "one.json").write_text("mine")
-    with pytest.raises(OptionError), run.removed_if_refused():
-        raise OptionError("a", "b", "c")
-    run.save("seed-1", 1)
-    run.remove()
-    assert sorted(path.name for path in folder.iterdir()) == ["photos", "thesis.txt"]
-    assert (folder / "photos" / "one.json").read_text() == "mine"
 
 
 # Results of a deletion ----------------------------------------------------------------------------------------------

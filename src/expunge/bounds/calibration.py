@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from expunge.bounds.sampling import Tail
+from expunge.bounds.sampling import Tail, bracket
 from expunge.errors import OptionError
 
 # How the noise's scale is chosen. It is seen in every published model, so it must not say who left ------------------
@@ -173,30 +173,29 @@ SMALLEST_SIGMA = 1e-300
 Calibration = Callable[[float, float, float], float]  # of a radius, epsilon and delta
 
 
-def log_delta(epsilon: float, mu: float) -> float:
-    """Natural logarithm of the delta of a Gaussian mechanism with `mu = Delta/sigma`, at this epsilon.
+def log_deltas(epsilon: float, mus: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Natural logarithms of the deltas of Gaussian mechanisms with `mu = Delta/sigma`, at this epsilon.
 
     With `a = epsilon/mu - mu/2`, `b = epsilon/mu + mu/2` it is `-a^2/2 - ln 2 + ln(erfcx(a/sqrt 2) - erfcx(b/sqrt 2))`;
     far in the other tail (a < -5) the difference of probabilities itself is accurate.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        a, b = epsilon / mus - mus / 2.0, epsilon / mus + mus / 2.0
+        root = math.sqrt(2.0)
+        near = -a * a / 2.0 - math.log(2.0) + np.log(np.maximum(erfcx(a / root) - erfcx(b / root), 0.0))
+        first, second = log_ndtr(-a), epsilon + log_ndtr(-b)
+        far = first + np.log1p(-np.exp(second - first))
+    logs = np.where(a < -5.0, far, near)
+    return np.where(mus <= 0.0, -math.inf, np.where(np.isinf(mus), 0.0, logs))
+
+
+def log_delta(epsilon: float, mu: float) -> float:
+    """That of one.
 
     >>> round(math.exp(log_delta(1.0, 1.0)), 6)
     0.126937
     """
-    if mu == 0.0:
-        return -math.inf
-    if math.isinf(mu):
-        return 0.0
-    a = epsilon / mu - mu / 2.0
-    b = epsilon / mu + mu / 2.0
-    if a < -5.0:
-        first = float(log_ndtr(-a))
-        second = epsilon + float(log_ndtr(-b))
-        return first + math.log1p(-math.exp(second - first))
-    root = math.sqrt(2.0)
-    difference = float(erfcx(a / root)) - float(erfcx(b / root))
-    if difference <= 0.0:
-        return -math.inf
-    return -a * a / 2.0 - math.log(2.0) + math.log(difference)
+    return float(log_deltas(epsilon, np.array([mu]))[0])
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -209,18 +208,14 @@ def mu_for(epsilon: float, delta: float) -> float:
     if not (0.0 <= epsilon < math.inf and 0.0 < delta < 1.0):
         raise ValueError(f"epsilon {epsilon} must be finite and at least 0, delta {delta} strictly between 0 and 1")
     target = math.log(delta)
-    low = high = 1.0
-    while log_delta(epsilon, high) <= target:
-        low, high = high, high * 2.0
-    while log_delta(epsilon, low) > target:
-        low, high = low / 2.0, low
-    while high - low > 1e-13 * high:
-        middle = 0.5 * (low + high)
-        if log_delta(epsilon, middle) <= target:
-            low = middle
-        else:
-            high = middle
-    return low / SAFETY
+
+    def too_large(mu: float) -> bool:
+        return log_delta(epsilon, mu) > target
+
+    low = 1.0
+    while too_large(low):
+        low /= 2.0
+    return bracket(too_large, low, 2.0 * low, 1e-13)[0] / SAFETY
 
 
 def sigma_for(error: float, epsilon: float, delta: float) -> float:
@@ -239,18 +234,6 @@ def sigma_classical(error: float, epsilon: float, delta: float) -> float:
     4.8448
     """
     return error * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
-
-
-def log_deltas(epsilon: float, mus: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`log_delta` of many at once."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        a, b = epsilon / mus - mus / 2.0, epsilon / mus + mus / 2.0
-        root = math.sqrt(2.0)
-        near = -a * a / 2.0 - math.log(2.0) + np.log(np.maximum(erfcx(a / root) - erfcx(b / root), 0.0))
-        first, second = log_ndtr(-a), epsilon + log_ndtr(-b)
-        far = first + np.log1p(-np.exp(second - first))
-    logs = np.where(a < -5.0, far, near)
-    return np.where(mus <= 0.0, -math.inf, np.where(np.isinf(mus), 0.0, logs))
 
 
 @dataclass(frozen=True)
@@ -287,16 +270,14 @@ def averaged_sigma(radius: float, tail: Tail, epsilon: float, delta: float) -> f
     averaged = AveragedDelta.of(radius, tail, delta)
     if averaged.at(epsilon, 1e300) > delta:
         return math.inf
-    high = max((radius + tail.expected) / mu_for(epsilon, delta), SMALLEST_SIGMA)
-    low = 0.5 * high
-    while averaged.at(epsilon, high) > delta:
-        low, high = high, 2.0 * high
-    while low > SMALLEST_SIGMA and averaged.at(epsilon, low) <= delta:
-        low, high = low / 2.0, low
-    while high - low > 1e-11 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if averaged.at(epsilon, middle) <= delta else (middle, high)
-    return high * SAFETY
+
+    def enough(sigma: float) -> bool:
+        return averaged.at(epsilon, sigma) <= delta
+
+    low = 0.5 * max((radius + tail.expected) / mu_for(epsilon, delta), SMALLEST_SIGMA)
+    while low > SMALLEST_SIGMA and enough(low):
+        low /= 2.0
+    return bracket(enough, low, 2.0 * low, 1e-11)[1] * SAFETY
 
 
 def epsilon_for(delta: float, mu: float) -> float:
@@ -309,17 +290,7 @@ def epsilon_for(delta: float, mu: float) -> float:
 
 def smallest_epsilon(enough: Callable[[float], bool]) -> float:
     """The smallest epsilon that is enough, rounded up; 0 if none is needed, infinite if none would do."""
-    if enough(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while not enough(high):
-        low, high = high, high * 2.0
-        if not math.isfinite(high):
-            return math.inf
-    while high - low > 1e-13 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high * SAFETY
+    return 0.0 if enough(0.0) else bracket(enough, 0.0, 1.0, 1e-13)[1] * SAFETY
 
 
 # What (epsilon, delta) means for somebody who guesses: how often anybody can be right.

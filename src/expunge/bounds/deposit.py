@@ -88,24 +88,26 @@ def way_of(route: str) -> str:
     return route.removesuffix(THIRD)
 
 
+def exp_tail(reach: float, order: int) -> float:
+    """`sum_k R^k / (k + order)!`: the exponential without its first terms, over `R^order`; it grows with R.
+
+    >>> exp_tail(0.0, 2), round(exp_tail(1.0, 2), 6)
+    (0.5, 0.718282)
+    """
+    if reach < 1.0:  # the series, each term of which is positive: the difference would cancel
+        return math.fsum(reach**power / math.factorial(power + order) for power in range(18))
+    if reach > 700.0:
+        return math.inf
+    return (math.expm1(reach) - sum(reach**power / math.factorial(power) for power in range(1, order))) / reach**order
+
+
 def bend(reach: float) -> float:
     """`phi(R) = (e^R - 1 - R)/R`: how much of the gradient self-concordance lets a range of R bend.
 
     >>> bend(0.0), round(bend(1.0), 6)
     (0.0, 0.718282)
     """
-    if reach < 1e-3:  # the series, each term of which is positive: what is left out is below reach^5
-        return reach * (0.5 + reach * (1 / 6 + reach * (1 / 24 + reach * (1 / 120 + reach / 120))))
-    if reach > 700.0:
-        return math.inf
-    return (math.expm1(reach) - reach) / reach
-
-
-def bend_slope(reach: float) -> float:
-    """`phi(R)/R`, which grows with R; 1/2 at 0."""
-    if reach < 1e-3:
-        return 0.5 + reach * (1 / 6 + reach * (1 / 24 + reach * (1 / 120 + reach / 120)))
-    return bend(reach) / reach
+    return exp_tail(reach, 2) * reach
 
 
 def bend_third(reach: float) -> float:
@@ -114,16 +116,7 @@ def bend_third(reach: float) -> float:
     >>> bend_third(0.0), round(bend_third(1.0), 6)
     (0.0, 0.218282)
     """
-    return bend_third_slope(reach) * reach**2
-
-
-def bend_third_slope(reach: float) -> float:
-    """That over `R^2`, which grows with R; 1/6 at 0."""
-    if reach < 1.0:  # the series `sum R^k/(k + 3)!`, each term of which is positive
-        return math.fsum(reach**power / math.factorial(power + 3) for power in range(18))
-    if reach > 700.0:
-        return math.inf
-    return (math.expm1(reach) - reach - reach**2 / 2.0) / reach**3
+    return exp_tail(reach, 3) * reach**2
 
 
 def concordant_radius(concordance: float, rho: float) -> float:
@@ -159,7 +152,7 @@ def remainder(facts: DepositFacts) -> float:
         return 0.0
     if way == LONG_ROWS:
         ratio = facts.weight_ratio if third else facts.curvature_ratio
-        slope = bend_third_slope(facts.reach) * facts.gauge if third else bend_slope(facts.reach)
+        slope = exp_tail(facts.reach, 3) * facts.gauge if third else exp_tail(facts.reach, 2)
         return slope * facts.gauge * facts.update_curved * math.sqrt(ratio)
     bent = bend_third(facts.reach) if third else bend(facts.reach)
     if way == PLAIN:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +92,7 @@ class Ellipsoid(EllipsoidNumbers):
 
     def sample(self, scale: float, generator: np.random.Generator) -> Array:
         normals = generator.normal(size=self._parts)
-        parts = [self._backward(factor, own) for factor, own in self._shared(normals)]
+        parts = [_backward(factor, own) for factor, own in self._shared(normals)]
         exact = generator.normal(size=self.n_parameters) * self.smallest(scale)
         return scale * np.concatenate(parts).reshape(-1) + exact
 
@@ -109,37 +108,32 @@ class Ellipsoid(EllipsoidNumbers):
         size = self.factors.shape[-1]
         return self.n_parameters // size, size
 
-    def _shared(self, normals: Array) -> Iterator[tuple[Any, Array]]:
+    def _shared(self, normals: Array) -> Iterable[tuple[Array, Array]]:
         """Each factor with the parts that it is for."""
         assert self.factors is not None
-        if len(self.factors) == 1:
-            yield self.factors[0], normals
-        else:
-            yield from zip(self.factors, normals[:, None], strict=True)
+        one = len(self.factors) == 1
+        return [(self.factors[0], normals)] if one else zip(self.factors, normals[:, None], strict=True)
 
-    def _backward(self, factor: Any, rows: Array) -> Array:
-        """`L'^-1 z` for each row z, in float64."""
-        return np.asarray(solve_triangular(factor, rows.T, lower=True, trans="T").T)
-
-    def _left(self, factor: Any, solutions: Array, beyond: Array, normals: Array) -> tuple[Array, Array]:
-        """What is left of the equations, with twice the digits, and how much more that may not show of each."""
-        return _left(factor, solutions, beyond, normals), _unseen(factor, solutions)
-
-    def _solved(self, factor: Any, normals: Array) -> Array:
+    def _solved(self, factor: Array, normals: Array) -> Array:
         """`L'^-1 z` for each row z."""
         goal = SOLVE_GOAL * math.sqrt(self.inverse_trace * self.least / self._parts[0])
         solutions, beyond, left = np.zeros_like(normals), np.zeros_like(normals), normals
         for _ in range(REFINEMENTS):
-            solutions, lost = two_sum(solutions, self._backward(factor, left))
+            solutions, lost = two_sum(solutions, _backward(factor, left))
             beyond = beyond + lost
-            left, unseen = self._left(factor, solutions, beyond, normals)
-            if float((np.linalg.norm(left, axis=1) + unseen).max()) <= goal:
+            left = _left(factor, solutions, beyond, normals)
+            if float((np.linalg.norm(left, axis=1) + _unseen(factor, solutions)).max()) <= goal:
                 return np.asarray(solutions)
         raise ModelError(
             "the noise's shape is too ill-conditioned to draw from",
             "its error must be far below the noise",
             "Train with a larger l2, or leave out features that are combinations of others.",
         )
+
+
+def _backward(factor: Array, rows: Array) -> Array:
+    """`L'^-1 z` for each row z, in float64."""
+    return np.asarray(solve_triangular(factor, rows.T, lower=True, trans="T").T)
 
 
 def _left(factor: Array, solutions: Array, beyond: Array, normals: Array) -> Array:
@@ -176,34 +170,34 @@ def _unseen(factor: Array, solutions: Array) -> Array:
     return np.asarray(np.linalg.norm(np.abs(solutions) @ np.abs(factor), axis=1) * counted)
 
 
-def two_sum(first: Any, second: Any) -> tuple[Any, Any]:
-    """The sum in float64, of arrays or tensors, and exactly what it lost (Knuth)."""
+def two_sum(first: Array, second: Array) -> tuple[Array, Array]:
+    """The sum in float64, and exactly what it lost (Knuth)."""
     total = first + second
     added = total - first
     return total, (first - (total - added)) + (second - added)
 
 
-def two_product(first: Any, second: Any) -> tuple[Any, Any]:
+def two_product(first: Array, second: Array) -> tuple[Array, Array]:
     """The product in float64, and exactly what it lost (Dekker)."""
+
+    def halves(values: Array) -> tuple[Array, Array]:
+        scaled = TWO_FACTORS * values
+        high = scaled - (scaled - values)
+        return high, values - high
+
     product = first * second
-    (high, low), (other_high, other_low) = _halves(first), _halves(second)
+    (high, low), (other_high, other_low) = halves(first), halves(second)
     return product, ((high * other_high - product) + high * other_low + low * other_high) + low * other_low
 
 
-def _halves(values: Any) -> tuple[Any, Any]:
-    scaled = TWO_FACTORS * values
-    high = scaled - (scaled - values)
-    return high, values - high
-
-
-def exact_sum(terms: Any, join: Callable[..., Any] = np.concatenate) -> tuple[Any, Any]:
+def exact_sum(terms: Array) -> tuple[Array, Array]:
     """Sums along the last axis, in pairs, and what they lost."""
-    lost: Any = 0.0
+    lost = np.zeros(terms.shape[:-1])
     while terms.shape[-1] > 1:
         half = terms.shape[-1] // 2
         pairs, off = two_sum(terms[..., :half], terms[..., half : 2 * half])
         lost = lost + off.sum(axis=-1)
-        terms = join([pairs, terms[..., 2 * half :]], axis=-1)
+        terms = np.concatenate([pairs, terms[..., 2 * half :]], axis=-1)
     return terms[..., 0], lost
 
 

@@ -14,6 +14,7 @@ section 8.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,15 +160,29 @@ class Tail:
         if self.nothing:
             return 0.0
         unit = max(self.expected, self.step, self.charge, 1e-250)
-        low, high = 0.0, unit
-        while not fits(high):
-            low, high = high, 2.0 * high
-            if not math.isfinite(high):
-                return math.inf
-        while high - low > max(1e-12 * high, FINEST * unit):  # a sum that cannot deviate fits at every size above 0
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        # a sum that cannot deviate fits at every size above 0: it is sought no closer than the finest
+        return bracket(fits, 0.0, unit, 1e-12, FINEST * unit)[1]
+
+
+def bracket(
+    enough: Callable[[float], bool], low: float, high: float, width: float, finest: float = 0.0
+) -> tuple[float, float]:
+    """Ends of an interval that holds the least number that is enough: `low`, which is not, and `high`, which is.
+
+    `high` is doubled until it is enough (infinite ends where none is), and the interval halved to `width` relative to
+    it, or to `finest`. A caller that rounds up takes the second.
+
+    >>> bracket(lambda x: x >= 3.0, 0.0, 1.0, 0.25)
+    (2.5, 3.0)
+    """
+    while not enough(high):
+        low, high = high, 2.0 * high
+        if not math.isfinite(high):
+            return math.inf, math.inf
+    while high - low > max(width * high, finest):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low, high
 
 
 def raised_moment(mean: float, largest: float, rows: float, log_failure: float) -> float:

@@ -119,9 +119,9 @@ def head_key(nonce: str) -> str:
     return keyed(nonce, "ledger head key", "")
 
 
-def committed_head(key: str, head: Json, purpose: str = "ledger head before") -> str:
+def committed_head(key: str, head: Json) -> str:
     """A head of a ledger as it is handed out: how many entries it has would say how many people asked."""
-    return keyed(key, purpose, f"{head['size']} {head['hash']}")
+    return keyed(key, "ledger head before", f"{head['size']} {head['hash']}")
 
 
 def rungs_of(content: Json, choice: str) -> int | None:

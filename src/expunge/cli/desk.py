@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from expunge.bounds.calibration import publishable
-from expunge.cli.console import out, progress, say_aside
+from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows
 from expunge.cli.options import CommandGroup, argument, command, options_of, written_to
 from expunge.cli.verify import SIGN_KEY, Names
@@ -18,7 +18,7 @@ from expunge.request.promise import Declared
 from expunge.runtime.values import option, words_of
 
 if TYPE_CHECKING:
-    from expunge.desk import Desk, Outcome, RequestRow
+    from expunge.desk import Outcome, RequestRow
 
 MOST_LISTED = 20
 FACTS = ("request", "requests", "reference", "model", "due", "reason")  # of an entry, in its line
@@ -39,19 +39,6 @@ def _timeout() -> Any:
 
 def _heads(words: str) -> Any:
     return option(f"{words} May be given several times.", (), names=("--head",))
-
-
-def _opened(desk: Path, timeout: float) -> Desk:
-    """The desk, to write in; what is wrong with the clock, if anything is, is said on standard error."""
-    from expunge.desk import open_desk
-    from expunge.desk.status import clock_behind
-
-    opened = open_desk(desk, timeout)
-    with opened.reading() as ledger:
-        note = clock_behind(ledger)
-    if note is not None:
-        say_aside(f"note: {note}")
-    return opened
 
 
 @command()
@@ -155,10 +142,10 @@ def request(
     expunge desk request desk/ --forget forget.npz
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
-    from expunge.desk import accept
+    from expunge.desk import accept, open_desk
     from expunge.desk.state import read_state
 
-    opened = _opened(desk, timeout)
+    opened = open_desk(desk, timeout)
     rows = read_rows(forget, label, read_state(opened).model)
     known = {"encoder": rows.encoder, "feature_names": rows.feature_names}
     accepted = accept(opened, rows[0], rows[1], reference, due, another_person=another_person, **known)
@@ -183,6 +170,7 @@ def withdraw(
     expunge desk withdraw desk/ 3 --reason "asked by mistake"
     expunge desk withdraw desk/ --reference case-17
     """
+    from expunge.desk import open_desk
     from expunge.desk import withdraw as take_back
     from expunge.errors import OptionError
 
@@ -190,7 +178,7 @@ def withdraw(
     if len(names) != 1:
         given = "a number and a reference" if names else "neither a number nor a reference"
         raise OptionError(given, "one of the two names the request", "Give one.")
-    withdrawn = take_back(_opened(desk, timeout), names[0], reason)
+    withdrawn = take_back(open_desk(desk, timeout), names[0], reason)
     out.print(f"withdrawn: {withdrawn.reference}")
     return asdict(withdrawn)
 
@@ -209,9 +197,10 @@ def resume(
     \b
     expunge desk resume desk/ 3 --another-person
     """
+    from expunge.desk import open_desk
     from expunge.desk import resume as take_up
 
-    taken = take_up(_opened(desk, timeout), number, another_person=another_person)
+    taken = take_up(open_desk(desk, timeout), number, another_person=another_person)
     out.print(f"taken up: request {taken.id}")
     return asdict(taken)
 
@@ -221,11 +210,9 @@ def run(
     desk: Path = argument(),
     each: bool = option("One model a request: more models, which say more together than one model for all."),
     sign_key: Path | None = option(f"{SIGN_KEY}."),
-    test: Path | None = option("Labelled rows on which to measure accuracy before and after."),
-    label: str | None = option(LABEL),
     heads: tuple[Path, ...] = _heads(
-        "A head saved earlier, outside the desk (expunge desk head, or head.json of a published folder): a ledger "
-        "that is older is refused (exit status 1), since the desk was put back."
+        "A head saved earlier, outside the desk (expunge desk head, or a published statement.json): a ledger that is "
+        "older is refused (exit status 1), since the desk was put back."
     ),
     timeout: float = _timeout(),
 ) -> Any:
@@ -236,19 +223,18 @@ def run(
     published stay published.
 
     \b
-    expunge desk run desk/ --sign-key desk.key --test test.npz --head saved-head.json
+    expunge desk run desk/ --sign-key desk.key --head saved-head.json
     """
     from expunge.certificate.sign import read_private_key
+    from expunge.desk import open_desk
     from expunge.desk import run as process
     from expunge.desk.ledger import saved_head
-    from expunge.desk.state import read_state
 
-    opened = _opened(desk, timeout)
+    opened = open_desk(desk, timeout)
     saved = [saved_head(path) for path in heads]
     key = None if sign_key is None else read_private_key(sign_key)
-    rows = None if test is None else read_rows(test, label, read_state(opened).model)
     with progress() as advance:
-        outcome: Outcome = process(opened, each=each, sign_key=key, test=rows, heads=saved, progress=advance)
+        outcome: Outcome = process(opened, each=each, sign_key=key, heads=saved, progress=advance)
     for model in outcome.published:
         answered = ", ".join(str(number) for number in model.requests)
         out.print(
@@ -319,20 +305,12 @@ def _print_state(state: Any) -> None:
         used = f"{100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten"
         out.print(f"reach of the deposit: {used}; at 100 % a model must be retrained")
     if state.deletions_left is not None:
-        runs = f"{state.deletions_left:,}"
-        if state.rows_left is not None:
-            out.print(
-                f"the deposit reaches for about {state.rows_left:,} more rows like those so far, which is {runs} runs "
-                "of that size; somebody very influential may be beyond it at any time"
-            )
-        else:
-            out.print(f"the noise covers about {runs} more runs like those so far, then a model must be retrained")
-        other = "the noise" if state.reach is None else "the deposit"
-        first = "epsilon" if state.models_left <= state.deletions_left else other
-        fewest = min(state.models_left, state.deletions_left)
-        out.print(f"of these limits {first} comes first: about {fewest:,} more runs")
-    if state.clock:
-        out.print(f"note: {state.clock}")
+        rows = "" if state.rows_left is None else f"{state.rows_left:,} more rows like those so far, which is "
+        what = "the noise" if state.reach is None else "the deposit"
+        out.print(
+            f"{what} reaches for about {rows}{state.deletions_left:,} runs like those so far; somebody very "
+            "influential may be beyond it at any time"
+        )
     if state.retrain:
         out.print(state.retrain, style="bold red")
 
@@ -417,7 +395,7 @@ def verify(
     desk: Path = argument(),
     heads: tuple[Path, ...] = _heads("A head saved earlier, outside the desk: shows whether entries were cut off."),
 ) -> Any:
-    """Check every entry, the chain, the root, every published file and every dossier, offline; exit status 1 if not.
+    """Check every entry, the chain, every published file and every dossier, offline; exit status 1 if not.
 
     The folder may be anybody's: only plain files inside it are read, none larger than it should be. A file that the
     ledger does not know fails the check too.

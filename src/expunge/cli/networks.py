@@ -58,9 +58,7 @@ def embed(
     """Make features of images or other tensors with an encoder.
 
     Writes a file that train, unlearn, distance, plan and the desk take, with the encoder's digest in it: the model
-    keeps that digest, and features of another encoder are refused later. A run that was stopped continues when it is
-    started again with the same options; until then its parts are in a folder beside the target, with .partial at the
-    end.
+    keeps that digest, and features of another encoder are refused later.
 
     \b
     expunge embed --data images.npz --encoder encoder.onnx --out features.npz
@@ -69,18 +67,15 @@ def embed(
     from expunge.networks.encoders import Normalisation, channel_numbers, load_encoder
     from expunge.networks.encoders import embed as run
     from expunge.rows.arrays import feature_bytes, read_examples
-    from expunge.rows.output import UnfinishedRun, write_file
+    from expunge.rows.output import write_file
 
     preparation = Normalisation(channel_numbers(mean), channel_numbers(std))
     place = execution.place
     loaded = load_encoder(encoder, head=head, weights=weights, device=place)
     examples = read_examples(data, size=size)
-    unfinished = UnfinishedRun(target.with_name(target.name + ".partial"))
     with progress() as advance:
-        parts = unfinished.folder
-        embedded = run(examples, loaded, preparation=preparation, batch=batch, partial=parts, progress=advance)
+        embedded = run(examples, loaded, preparation=preparation, batch=batch, progress=advance)
     write_file(target, feature_bytes(target, embedded.features, embedded.labels, embedded.encoder, trained_on_source))
-    unfinished.remove()
     rows, width = embedded.features.shape
     out.print(f"embedded {rows:,} examples, {width} features each, by encoder {embedded.encoder[:16]}...")
     out.print(f"written: {target}")

@@ -192,29 +192,30 @@ def _grounds(document: Any, checks: list[Any]) -> dict[str, str]:
     from expunge.certificate.statement import Statement
 
     public = isinstance(document, Statement)
-
-    def ground(check: Any) -> str:
-        if check.name == "signature":
-            return "signature"
-        of_file = "dossier" if public and "dossier" in check.name else "file"
-        return {OF_MODEL: "model", DEPOSIT: "deposits"}.get(check.about, of_file)
-
-    counts = Counter(map(ground, checks))
-    told = {("statement" if public else "file"): f"says what follows from its own numbers ({counts['file']} checks)"}
-    told["model"] = "not checked; give it with --model"
-    if counts["model"]:
-        told["model"] = f"is the one that it was issued for, and has its noise ({counts['model']} checks)"
-    if counts["dossier"]:
-        told["dossier"] = f"every number recomputed, and the statement follows from it ({counts['dossier']} checks)"
-    elif public:
+    own, private = "statement" if public else "file", {DEPOSIT: "deposits", OF_MODEL: "model"}
+    counts = Counter(
+        private.get(check.about, "dossier" if public and "dossier" in check.name else own)
+        for check in checks
+        if check.name != "signature"
+    )
+    given = {
+        own: "says what follows from its own numbers",
+        "model": "is the one that it was issued for, and has its noise",
+        "dossier": "every number recomputed, and the statement follows from it",
+        "deposits": "every fact worked out anew from them",
+    }
+    told = {name: f"{words} ({counts[name]} checks)" for name, words in given.items() if counts[name]}
+    if not counts["model"]:
+        told["model"] = "not checked; give it with --model"
+    if public and not counts["dossier"]:
         told["dossier"] = "not given: that the noise is enough was not recomputed; auditors give it with --dossier"
     if counts["deposits"]:
-        told["deposits"] = f"every fact worked out anew from them ({counts['deposits']} checks); {GENUINE}"
+        told["deposits"] += f"; {GENUINE}"
         rows_left = any("without the forgotten rows" in check.name for check in checks)
         told["forgotten"] = "their rows left the deposit, and nothing else did" if rows_left else NOT_SHOWN
-    told["signature"] = "there is none: anybody could have written this file; see --require-signature"
-    if counts["signature"]:
-        told["signature"] = "fits the public key that was given"
+    signed = any(check.name == "signature" for check in checks)
+    unsigned = "there is none: anybody could have written this file; see --require-signature"
+    told["signature"] = "fits the public key that was given" if signed else unsigned
     return told
 
 

@@ -16,7 +16,7 @@ import datetime
 import secrets
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +25,8 @@ import torch
 
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, RequestRow, RequestWithdrawn, now
-from expunge.desk.state import (
-    RowDigests,
-    State,
-    digest_classes,
-    digest_rows,
-    is_current,
-    load_state,
-    mac,
-    npz_bytes,
-    read_state,
-)
+from expunge.desk.state import RowDigests, State, digest_rows, is_current, load_state, mac, npz_bytes, read_state
 from expunge.errors import DataError, InputError, OptionError
-from expunge.heads import Rows
 from expunge.record import TrainingRecord
 from expunge.request.promise import dtype_named
 from expunge.request.sets import refuse_squashed, require_encoder
@@ -89,16 +78,14 @@ class Acceptance:
 
 @dataclass(frozen=True, repr=False)
 class RequestedRows:
-    """Rows as a request gives them: in the model's order, as they were trained on, and what they are known by."""
+    """Rows as a request gives them, in the model's order; what they are known by; and how many are of each class."""
 
     given: EncodedRows
-    rows: Rows
     digests: RowDigests
-    classes: Counter[str]  # by keyed digest
-    labels: dict[str, int]  # the class that each digest is of
+    classes: Counter[int]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.classes.total()
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
@@ -140,13 +127,14 @@ def accept(
     state = read_state(desk)
     asked = prepare_request(desk, state, given)
     assert state.model.record is not None
-    _refuse_impossible(asked, state.model.record)
+    impossible = _more_than_left(asked, state.model.record, lambda _: 0)  # what others ask for has no part in this
+    if impossible is not None:
+        raise DataError(impossible, "each row must have been trained on", "Check the labels; or delete the model.")
     _refuse_strangers(desk, state, asked)
     answer = Answer(reference, len(asked), due)
     with desk.writing() as ledger:
         if not is_current(ledger, state):  # a run came in between
             state = load_state(desk, ledger)
-            asked = prepare_request(desk, state, given)
         known = next((each for each in ledger.requests(reference=reference) if _is_same(ledger, asked, each)), None)
         if known is not None:
             if known.state == "aside" and another_person:
@@ -167,7 +155,7 @@ def accept(
                 n_rows=len(asked),
                 rows=asked.digests.all,
                 file_mac=mac(desk.key, "rows", content),
-                classes=dict(asked.classes),
+                classes={_digest_class(desk, index): count for index, count in asked.classes.items()},
                 others=others,
                 aside=aside,
             )
@@ -290,18 +278,11 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
         name=FORGET,
     )
     refuse_squashed(rows.scaling, FORGET, record.max_norm, desk.policy.force)
-    indices = rows.labels.tolist()
-    classes = digest_classes(desk.key, indices)
-    digests = digest_rows(desk.key, rows, *ordered)
-    return RequestedRows(ordered, rows, digests, Counter(classes), dict(zip(classes, indices, strict=True)))
+    return RequestedRows(ordered, digest_rows(desk.key, rows, *ordered), Counter(rows.labels.tolist()))
 
 
-def find_missing(deposit: Deposit, pending: Sequence[tuple[Any, Any]], asked: tuple[Any, Any]) -> list[int]:
-    """Rows, pending ones first, that are not left in the source, or not as often as they are asked for."""
-    from expunge.deposit.membership import look_up
-
-    features, labels = (np.concatenate([np.asarray(rows[at]) for rows in (*pending, asked)]) for at in (0, 1))
-    return look_up(deposit, features, labels).missing
+def _digest_class(desk: Desk, index: int) -> str:
+    return mac(desk.key, "class", str(index).encode())
 
 
 def _is_same(ledger: Ledger, asked: RequestedRows, request: RequestRow) -> bool:
@@ -313,22 +294,19 @@ def _is_same(ledger: Ledger, asked: RequestedRows, request: RequestRow) -> bool:
     )
 
 
-def _refuse_impossible(asked: RequestedRows, trained: TrainingRecord) -> None:
-    """Refuse more rows than were trained on, in all or of a class; what others ask for has no part in this."""
-    if len(asked) >= trained.n_source:
-        raise DataError(
-            f"{len(asked):,} rows are to be forgotten",
-            f"the model was trained on {trained.n_source:,}",
-            "Delete the model instead.",
-        )
-    for digest, count in asked.classes.items():
-        index = asked.labels[digest]
-        if trained.class_counts is not None and count > trained.class_counts[index]:
-            raise DataError(
-                f"{count} rows of class {trained.classes[index]!r} are to be forgotten",
-                f"the model was trained on {trained.class_counts[index]}",
-                "Check the labels; these rows cannot all have been trained on.",
-            )
+def _more_than_left(asked: RequestedRows, left: TrainingRecord, waiting: Callable[[int | None], int]) -> str | None:
+    """Whether more rows would leave than are left, in all or of a class, in a sentence; `waiting` counts others."""
+    counts = [(len(asked) + waiting(None), left.n_source, "")]
+    if left.class_counts is not None:
+        counts += [
+            (count + waiting(index), left.class_counts[index] + 1, f" of class {left.classes[index]!r}")
+            for index, count in asked.classes.items()
+        ]
+    for rows, too_many, of in counts:
+        if rows >= too_many:
+            there = too_many - 1 if of else too_many
+            return f"{rows:,} rows{of} would be forgotten, pending ones included; the source has {there:,} left"
+    return None
 
 
 def _refuse_strangers(desk: Desk, state: State, asked: RequestedRows) -> None:
@@ -371,17 +349,17 @@ def judge_request(
     holders = [f"in request {number}" for number in sorted(holding - {0})[:5]]
     said = ", ".join(holders + (["twice in this one"] if 0 in holding else []))
     if state.deposit is not None:
-        missing = _missing_beyond(desk, ledger, state.deposit, asked, sorted(holding - {0}))
+        missing = _count_missing(desk, ledger, state.deposit, asked, sorted(holding - {0}))
         if missing:
             are, them = ("is", "it") if missing == 1 else ("are", "them")
             reason = f"{missing} of {len(asked)} rows {are} asked for more often than the source has {them} left"
             return 0, Aside(REPEAT, f"{reason} ({said}); each row leaves once", FREED if holders else ONCE)
-        return 0, _overdrawn(ledger, asked, state.record)
+        return 0, _overdrawn(desk, ledger, asked, state.record)
     count = sum(map(bool, repeats))
     if count and not another_person:
         reason = f"{count} of {len(asked)} rows {'was' if count == 1 else 'were'} asked for before ({said})"
         return 0, Aside(REPEAT, f"{reason}; a person's row is forgotten once", DECIDE)
-    return count, _overdrawn(ledger, asked, state.record)
+    return count, _overdrawn(desk, ledger, asked, state.record)
 
 
 def _find_repeats(ledger: Ledger, digests: RowDigests, own: int | None = None) -> list[set[int]]:
@@ -403,29 +381,28 @@ def _find_repeats(ledger: Ledger, digests: RowDigests, own: int | None = None) -
     return found
 
 
-def _missing_beyond(desk: Desk, ledger: Ledger, deposit: Deposit, asked: RequestedRows, holding: list[int]) -> int:
+def _count_missing(desk: Desk, ledger: Ledger, deposit: Deposit, asked: RequestedRows, holding: list[int]) -> int:
     """With a deposit: how many rows are asked for more often than they are left, pending requests included."""
-    missing = find_missing(deposit, [], asked.given[:2])
-    if not missing and holding:
-        waiting = []
-        for number in holding:
-            request = ledger.request(number)
-            if request is not None and request.state == "pending":
-                with contextlib.suppress(InputError):  # a file that is damaged keeps nobody else from asking
-                    waiting.append(desk.rows_in(desk.layout.rows_of(number)))
-        missing = find_missing(deposit, waiting, asked.given[:2])
-    return len(missing)
+    from expunge.deposit.membership import look_up
+
+    parts: list[tuple[Any, Any]] = [asked.given[:2]]
+    missing = look_up(deposit, *parts[0]).missing
+    if missing or not holding:
+        return len(missing)
+    for number in holding:
+        request = ledger.request(number)
+        if request is not None and request.state == "pending":
+            with contextlib.suppress(InputError):  # a file that is damaged keeps nobody else from asking
+                parts.append(desk.rows_in(desk.layout.rows_of(number)))
+    features, labels = (np.concatenate([np.asarray(part[at]) for part in parts]) for at in (0, 1))
+    return len(look_up(deposit, features, labels).missing)
 
 
-def _overdrawn(ledger: Ledger, asked: RequestedRows, left: TrainingRecord) -> Aside | None:
+def _overdrawn(desk: Desk, ledger: Ledger, asked: RequestedRows, left: TrainingRecord) -> Aside | None:
     """Whether more rows would leave than the source has left once pending requests are done, in all or of a class."""
-    rows = len(asked) + ledger.pending_rows()
-    if rows >= left.n_source:
-        said = f"{rows:,} rows would be forgotten, pending ones included; the source has {left.n_source:,} left"
-        return Aside(OVERDRAWN, said, FEWER)
-    for digest, count in asked.classes.items():
-        index, rows = asked.labels[digest], count + ledger.pending_rows(digest)
-        if left.class_counts is not None and rows > left.class_counts[index]:
-            said = f"{rows:,} rows of class {left.classes[index]!r} would be forgotten, pending ones included"
-            return Aside(OVERDRAWN, f"{said}; the source has {left.class_counts[index]:,} left", FEWER)
-    return None
+
+    def waiting(index: int | None) -> int:
+        return ledger.pending_rows(None if index is None else _digest_class(desk, index))
+
+    said = _more_than_left(asked, left, waiting)
+    return None if said is None else Aside(OVERDRAWN, said, FEWER)

@@ -44,10 +44,6 @@ WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; 
 DRAWS = 20  # of noise
 MOST_TIMES = 16.0  # a hundredth of an output that noise is by default with a deposit, where epsilon is small
 MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
-LESS = (
-    "set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train with a "
-    "larger l2, or raise an epsilon that is small"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,7 +200,8 @@ def default_noise(deposit: Deposit, epsilon: float, delta: float) -> float:
 def _start_with_surrogate(
     model: LinearModel, surrogate: Rows, policy: Policy, declared: Declared, noise: Scale
 ) -> _NewDesk:
-    record = record_for(model, declared)
+    """Refuses a model and a surrogate that could never be used together, before anything is promised."""
+    record, name = record_for(model, declared), "the surrogate set"
     if record.noised:
         raise ModelError(
             "the model is an unlearned, noised one",
@@ -213,28 +210,12 @@ def _start_with_surrogate(
         )
     given = model if model.record is not None else model.with_record(record)
     model = one_row_a_class(given)
-    encoder = encoder_of(surrogate)
-    surrogate = match_record(surrogate, record, model.n_features, "the surrogate set")
-    names = names_of(surrogate)
-    features, labels = map(np.asarray, to_arrays(EncodedRows(*surrogate), "the surrogate set"))
-    request, notes = _try_request(model, EncodedRows(features, labels, encoder, names), policy)
-    stored = npz_bytes(features, labels, encoder, names)
-    state = anchored_bytes(model, nothing_forgotten(model))
-    notes += () if model is given else (ONE_VECTOR,)
-    policy = _set_noise(request, policy, noise)
-    cost = _describe_cost(request, policy, is_labelled(surrogate))
-    notes += () if cost is None else (cost,)
-    return _NewDesk(policy, model, state, stored, notes, given.sha256())
-
-
-def _try_request(model: LinearModel, surrogate: EncodedRows, policy: Policy) -> tuple[Request, tuple[str, ...]]:
-    """Refuse a model and a surrogate that could never be used together, before anything is promised.
-
-    A request to look at, and what every certificate will note of them.
-    """
+    matched = match_record(surrogate, record, model.n_features, name)
+    features, labels = map(np.asarray, to_arrays(EncodedRows(*matched), name))
+    known = encoder_of(surrogate), names_of(matched)
+    rows, first = EncodedRows(features, labels, *known), EncodedRows(features[:1], labels[:1], *known)
     promise = replace(policy.promise(Series(policy.planned)), force=True)
-    first = EncodedRows(surrogate[0][:1], surrogate[1][:1], encoder_of(surrogate), names_of(surrogate))
-    request = ask(model, first, surrogate, promise, execution=policy.execution())
+    request = ask(model, first, rows, promise, execution=policy.execution())  # to look at
     forced = tuple(note for note in request.notes if note.startswith(FORCED))
     if forced and not policy.force:
         raise UselessModel(
@@ -242,10 +223,19 @@ def _try_request(model: LinearModel, surrogate: EncodedRows, policy: Policy) -> 
             "every run of this desk would be refused",
             "Give a surrogate, and features, as the model was trained on; or insist with --force (force=True).",
         )
-    record, name = request.record, "the surrogate set"
-    notes = budget_notes(policy.delta, record.n_source) + column_notes(record, {name: surrogate}) + forced
-    scaled = refuse_squashed(request.surrogate.scaling, name, record.max_norm, force=True)
-    return request, tuple(dict.fromkeys(notes + scaled))
+    policy = _set_noise(request, policy, noise)
+    notes = [
+        *budget_notes(policy.delta, record.n_source),
+        *column_notes(request.record, {name: rows}),
+        *forced,
+        *refuse_squashed(request.surrogate.scaling, name, record.max_norm, force=True),
+        *(() if model is given else (ONE_VECTOR,)),
+        *([_describe_cost(request, policy.noise)] if policy.noise is not None and is_labelled(matched) else ()),
+    ]
+    state = anchored_bytes(model, nothing_forgotten(model))
+    return _NewDesk(
+        policy, model, state, npz_bytes(features, labels, *known), tuple(dict.fromkeys(notes)), given.sha256()
+    )
 
 
 def _set_noise(request: Request, policy: Policy, noise: Scale) -> Policy:
@@ -264,32 +254,22 @@ def _set_noise(request: Request, policy: Policy, noise: Scale) -> Policy:
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
             f"at most {size / length * policy.noise:.3g} is of use",
-            f"{LESS[:1].upper()}{LESS[1:]}; or insist with --force (force=True).",
+            "Set less noise or plan fewer models (expunge plan shows what that costs), use a larger surrogate, train "
+            "with a larger l2, or raise an epsilon that is small; or insist with --force (force=True).",
         )
     return policy
 
 
-def _describe_cost(request: Request, policy: Policy, labelled: bool) -> str | None:
-    """How many surrogate rows are right without the noise and with it; None where that is not known yet."""
-    if policy.noise is None:
-        return "each request chooses its own noise: what that costs is not known yet (expunge plan shows it)"
-    if not labelled:
-        return None
+def _describe_cost(request: Request, scale: float) -> str:
+    """How many surrogate rows are right without the noise and with it."""
     shown = evenly(request.surrogate, MOST_ROWS)
     features, labels = shown.features.cpu().double(), shown.labels.cpu()
     weights, generator = request.weights.cpu(), np.random.default_rng(1)  # nothing of this is published
 
     def right(at: torch.Tensor) -> float:
-        return float(((features @ at.T).argmax(dim=1) == labels).double().mean())
+        return 100.0 * float(((features @ at.T).argmax(dim=1) == labels).double().mean())
 
     noise = Ball(weights.numel())
-    drawn = [noise.sample(policy.noise, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
-    before, after = right(weights), float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
-    guessed = float(torch.bincount(labels).max()) / len(labels)
-    said = f"of the surrogate's rows {100 * before:.1f} % are right before, and with this noise {100 * after:.1f} %"
-    if after > guessed or before <= guessed:
-        return said
-    return (
-        f"{said}; always naming the most frequent class is right in {100 * guessed:.1f} %. Such models are of no use: "
-        f"{LESS}"
-    )
+    drawn = [noise.sample(scale, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
+    after = float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
+    return f"of the surrogate's rows {right(weights):.1f} % are right before, and with this noise {after:.1f} %"

@@ -1,4 +1,20 @@
-"""A desk: its folder, its policy and its key, and the ledger for one writer or for readers."""
+"""A desk: its folder, its policy and its key, the ledger for one writer or for readers; what is written in which order.
+
+What a desk writes, and in which order, so that a kill at any moment loses nothing that was acknowledged:
+
+    any command   the lock; a ledger that is older than its seal, or damaged, is refused; what a kill left is put
+                  right (`recover`); then the command's own writes, and the seal last
+    a request     private/rows/000001.npz, synced -> entry `accepted` -> whoever asked is told
+    a run         1. entry `started`, the intent
+                  2. private/staging/: the state to come, the dossier and all public files, synced
+                  3. entry `prepared`, with their digests
+                  4. dossier, state and published/0001/ get their names
+                  5. entry `published`
+                  6. rows that are forgotten, the state before and staging are removed
+
+Killed before 3 nothing was visible: staging is thrown away, the requests still wait, and run again from the same state
+they give the same model (`state.py`, Secret). After 3 the very same files get their names and the run is finished.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +34,10 @@ from expunge.desk.ledger import (
     ModelPublished,
     RunAbandoned,
     RunStarted,
-    head_bytes,
     require_sealed,
     write_seal,
 )
-from expunge.desk.policy import HEAD, Layout, Policy
+from expunge.desk.policy import Layout, Policy
 from expunge.errors import FileError
 from expunge.runtime.files import (
     PRIVATE,
@@ -37,25 +52,7 @@ from expunge.runtime.files import (
     same_content,
     sync_folder,
     write_synced,
-    write_whole,
 )
-from expunge.runtime.files import PUBLIC as READABLE
-
-# What a desk writes, and in which order: a kill at any moment loses nothing that was acknowledged -------------------
-#     any command   the lock; a ledger that is older than its seal, or damaged, is refused; what a kill left is put
-#                   right (`recover`); then the command's own writes, and the seal last
-#     a request     private/rows/000001.npz, synced -> entry `accepted` -> whoever asked is told
-#     a run         1. entry `started`, the intent
-#                   2. private/staging/: the state to come, the dossier and all public files, synced
-#                   3. entry `prepared`, with their digests
-#                   4. dossier, state and published/0001/ get their names
-#                   5. entry `published`
-#                   6. published/0001/head.json, a commitment to the ledger as it is now
-#                   7. rows that are forgotten, the state before and staging are removed
-#
-# Killed before 3 nothing was visible: staging is thrown away, the requests still wait, and run again from the same
-# state they give the same model (`state.py`, Secret). After 3 the very same files get their names and the run is
-# finished.
 
 STATE, PUBLIC, DOSSIER = "state.safetensors", "public", "dossier.json"  # in staging/
 
@@ -74,7 +71,7 @@ def require_free(layout: Layout, number: int) -> None:
 def publish(
     layout: Layout, ledger: Ledger, facts: ModelPrepared, state: bytes, dossier: bytes, files: dict[str, bytes]
 ) -> None:
-    """Steps 1 to 7 of a run."""
+    """Steps 1 to 6 of a run."""
     ledger.append(RunStarted(facts.model, facts.requests))
     layout.staging.mkdir(mode=PRIVATE_FOLDER)
     write_synced(layout.staging / STATE, state, PRIVATE)
@@ -88,7 +85,7 @@ def publish(
 
 
 def finish(layout: Layout, ledger: Ledger, number: int) -> None:
-    """Give the staged files of a prepared model their names, then say so in the ledger: steps 4 to 6."""
+    """Give the staged files of a prepared model their names, then say so in the ledger: steps 4 and 5."""
     make_private(layout.dossiers)
     for staged, target in (
         (layout.staging / DOSSIER, layout.dossier_of(number)),
@@ -104,7 +101,6 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
                 "Move it away, then run the command again.",
             )
     ledger.append(ModelPublished(number))
-    _write_head(layout, ledger)
 
 
 def recover(layout: Layout, ledger: Ledger) -> None:
@@ -118,24 +114,15 @@ def recover(layout: Layout, ledger: Ledger) -> None:
                 "a ledger that was put back must not write over what was accepted since",
                 "Restore the newest ledger; if somebody put the file there, move it away.",
             )
-    for number in ledger.prepared():
-        for folder in (layout.dossiers, layout.published):  # a kill while they were copied there is all that leaves any
-            _remove_leftovers(folder)
-        finish(layout, ledger, number)
     last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
+    if isinstance(last, ModelPrepared):
+        for folder in (layout.dossiers, layout.published):  # a kill while they were copied there is all that leaves any
+            _remove(folder, TEMPORARY)
+        finish(layout, ledger, last.model)
     if isinstance(last, RunStarted):
         remove(layout.staging)
         ledger.append(RunAbandoned(last.model))
     tidy(layout, ledger)
-    _write_head(layout, ledger)
-
-
-def _write_head(layout: Layout, ledger: Ledger) -> None:
-    """Commit to the head next to the last model, if nothing does: saved elsewhere, it shows a desk put back."""
-    number = ledger.last_number()
-    folder, head = layout.published_model(number), ledger.published_head(number)
-    if head is not None and folder.is_dir() and not (folder / HEAD).exists():
-        write_whole(folder / HEAD, head_bytes(head), READABLE)
 
 
 def tidy(layout: Layout, ledger: Ledger) -> None:
@@ -144,23 +131,22 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
     Where the state that the ledger speaks of is not there, the ledger was put back and the rest was not: then nothing
     is removed, so that the newest ledger finds everything again.
     """
-    last = ledger.last_number()
-    if not layout.state_of(last).exists():
+    last = ledger.last_model()
+    state = layout.state_of(0 if last is None else last.number)
+    if not state.exists():
         return
-    rows = {layout.rows_of(request).name for request in ledger.open_requests()}
-    for folder, keep in ((layout.rows, rows), (layout.states, {layout.state_of(last).name})):
-        for name in _names(folder):
-            if name not in keep:
-                remove(folder / name)
+    waiting = [*ledger.requests("pending"), *ledger.requests("aside")]
+    _remove(layout.rows, "", keep={layout.rows_of(request.id).name for request in waiting})
+    _remove(layout.states, "", keep={state.name})
     remove(layout.staging)
-    for folder in (layout.folder, layout.private, layout.published_model(last)):
-        _remove_leftovers(folder)
+    for folder in (layout.folder, layout.private):
+        _remove(folder, TEMPORARY)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files; the folder may not be there."""
+def _remove(folder: Path, beginning: str, keep: set[str] | frozenset[str] = frozenset()) -> None:
+    """Remove what lies in a folder under names that begin so, but for some; the folder may not be there."""
     for name in _names(folder) if folder.is_dir() else ():
-        if name.startswith(TEMPORARY):
+        if name.startswith(beginning) and name not in keep:
             remove(folder / name)
 
 
@@ -170,9 +156,10 @@ def _names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in found)
 
 
+# A desk ---------------------------------------------------------------------------------------------------------------
+
 Rows = tuple[Any, Any]
 OTHERS = 0o077  # bits of a mode that are not the owner's
-LARGEST_KEY = 1000  # bytes
 
 
 @dataclass(frozen=True)
@@ -187,12 +174,14 @@ class Desk:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Ledger]:
         """The ledger, for one writer: what an earlier crash left is put right first, and the seal comes last."""
-        locked = lock(self.layout, self.timeout)
-        with locked, _disk_errors(self.layout.folder), Ledger.open(self.layout.ledger) as ledger:
-            require_sealed(self.layout, ledger, whole=True)
-            recover(self.layout, ledger)
-            yield ledger
-            write_seal(self.layout, ledger)
+        try:
+            with lock(self.layout, self.timeout), Ledger.open(self.layout.ledger) as ledger:
+                require_sealed(self.layout, ledger, whole=True)
+                recover(self.layout, ledger)
+                yield ledger
+                write_seal(self.layout, ledger)
+        except OSError as error:
+            raise cannot_write(self.layout.folder, error) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Ledger]:
@@ -233,7 +222,7 @@ def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
                 "nobody but its owner may have access: it holds a key, rows and weights without noise",
                 "Run chmod 700 on it, and find out who has read it.",
             )
-        key = plain_bytes(layout.inside(layout.key), LARGEST_KEY, "a desk's key")
+        key = plain_bytes(layout.inside(layout.key), 1000, "a desk's key")
     except (OSError, ValueError) as error:
         raise FileError(
             f"{layout.folder} cannot be read ({getattr(error, 'strerror', None) or error})",
@@ -247,33 +236,17 @@ def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:
 @contextlib.contextmanager
 def lock(layout: Layout, timeout: float = 0.0) -> Iterator[None]:
     """Keep other commands from writing; refused where one still writes after so many seconds."""
-    if not layout.lock.exists():
-        raise FileError(
-            f"{layout.lock} is missing",
-            "it keeps two commands from writing at once",
-            "See that no command is running on this desk, then create it: an empty file with mode 0600.",
-        )
     own = FileLock(layout.lock, timeout=timeout, mode=PRIVATE)
-    with _disk_errors(layout.folder):
-        try:
-            own.acquire()
-        except Timeout as error:
-            waited = f", and was for {timeout:g} seconds" if timeout else ""
-            raise FileError(
-                f"{layout.folder} is in use by another command{waited}",
-                "one writer at a time",
-                "Wait until it is done, or longer (--timeout).",
-            ) from error
+    try:
+        own.acquire()
+    except Timeout as error:
+        waited = f", and was for {timeout:g} seconds" if timeout else ""
+        raise FileError(
+            f"{layout.folder} is in use by another command{waited}",
+            "one writer at a time",
+            "Wait until it is done, or longer (--timeout).",
+        ) from error
     try:
         yield
     finally:
         own.release()
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    """Errors of the disk as Expunge's own."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(path, error) from error

@@ -1,18 +1,17 @@
-"""What is made of a result that is there already: its signature and its card. It is verified first, every time."""
+"""What is made of a result, or of a desk, that is there already: signature, card, pages. Results are verified first."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expunge.certificate.dossier import Certificate
-from expunge.certificate.sign import keyid_of, read_private_key, read_public_key, seal, verify_file
+from expunge.certificate.sign import read_private_key, seal, verify_file
 from expunge.certificate.statement import Statement, read_certificate, read_statement
-from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Json, now
-from expunge.desk.policy import HEAD, MODEL, SIGNED, STATEMENT
-from expunge.desk.status import as_row, at_hand, models, read_dossier, requests, status
+from expunge.desk.policy import MODEL, SIGNED, STATEMENT, Layout
+from expunge.desk.status import at_hand, models, read_dossier, requests, status
 from expunge.errors import FileError
 from expunge.report import csv_text, desk_page, run_page, statement_page
 from expunge.report.card import model_card
@@ -26,38 +25,28 @@ DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
 MOST_LISTED = 1000  # requests on the desk's page
 
 
-def verify_result(
-    folder: Path, public_key: Path | None = None, dossier: Certificate | None = None
-) -> tuple[Statement, str | None]:
-    """The statement of a result, verified with its model, and with a key the id of the key that signed it.
+def _verified(folder: Path, public_key: Path | None = None, *, dossier: bool = False) -> tuple[Statement, str | None]:
+    """The statement of a result, verified with its model, and the id of the key that signed it where one is given.
 
-    A dossier is verified too, and that the statement follows from it.
+    With `dossier` that is verified too, and that the statement follows from it.
     """
-    require_result(folder)
-    statement, keyid = read_statement(folder / STATEMENT), None
-    if public_key is not None:
-        signed, _ = verify_file(folder / SIGNED, public_key, folder / MODEL)
-        if signed.content != statement.content:
-            raise FileError(
-                f"{folder / SIGNED} is another statement", "the two must be one", "Do not rely on the unsigned one."
-            )
-        keyid = keyid_of(read_public_key(public_key))
-    verify_statement(statement, folder / MODEL, dossier)
-    return statement, keyid
-
-
-def require_result(folder: Path) -> None:
-    """Refuse a folder without a statement."""
-    if (folder / STATEMENT).is_file():
-        return
-    inside = folder.is_file() and (folder.parent / STATEMENT).is_file()
-    raise FileError(
-        f"{folder} is neither a desk nor a result of expunge unlearn",
-        "a folder with a ledger or a statement is needed",
-        f"Give the folder it is in, {folder.parent}."
-        if inside
-        else "Give the folder that expunge unlearn --out, or expunge desk init, made.",
-    )
+    if not (folder / STATEMENT).is_file():
+        inside = folder.is_file() and (folder.parent / STATEMENT).is_file()
+        raise FileError(
+            f"{folder} is neither a desk nor a result of expunge unlearn",
+            "a folder with a ledger or a statement is needed",
+            f"Give the folder it is in, {folder.parent}."
+            if inside
+            else "Give the folder that expunge unlearn --out, or expunge desk init, made.",
+        )
+    statement = read_statement(folder / STATEMENT)
+    name = STATEMENT if public_key is None else SIGNED
+    checked, verdict = verify_file(folder / name, public_key, folder / MODEL, folder / DOSSIER if dossier else None)
+    if checked.content != statement.content:
+        raise FileError(
+            f"{folder / SIGNED} is another statement", "the two must be one", "Do not rely on the unsigned one."
+        )
+    return statement, verdict.signed_by
 
 
 def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target: str | Path | None = None) -> Path:
@@ -67,7 +56,7 @@ def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target:
     file, which nobody but its owner may be able to read. Nothing is written over, nor added to what a desk published.
     """
     result = Path(folder)
-    if target is None and (result / HEAD).is_file():
+    if target is None and Layout(result.absolute().parent.parent).ledger.is_file():
         raise FileError(
             f"{result} is a folder that a desk published",
             "it has the files that the desk's ledger names, and no others",
@@ -76,16 +65,14 @@ def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target:
     place = result / SIGNED if target is None else Path(target)
     private = read_private_key(key) if isinstance(key, (str, Path)) else key
     require_absent(place)
-    statement, _ = verify_result(
-        result, dossier=read_certificate(result / DOSSIER) if (result / DOSSIER).is_file() else None
-    )
+    statement, _ = _verified(result, dossier=(result / DOSSIER).is_file())
     write_file(place, seal(statement, private))
     return place
 
 
 def result_card(folder: str | Path, public_key: str | Path | None = None) -> str:
     """The model card of a result, made from its statement alone; with a key the signature is checked and named."""
-    statement, keyid = verify_result(Path(folder), None if public_key is None else Path(public_key))
+    statement, keyid = _verified(Path(folder), None if public_key is None else Path(public_key))
     return model_card(statement.content, STATEMENT if keyid is None else SIGNED, keyid)
 
 
@@ -95,9 +82,8 @@ def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str 
     Private: requests are shown with their references. A model whose dossier was taken away has no page.
     """
     names = checked_names(organisation, model_name)
-    today = now()[:10]
-    rows = [as_row(request, today) for request in requests(desk)]
-    published = models(desk)
+    today, published = now()[:10], models(desk)
+    rows = [asdict(request) | {"late": request.open and request.due < today} for request in requests(desk)]
     files: dict[str, bytes] = {}
     pages: dict[int, str] = {}
     for facts in published:
@@ -109,14 +95,11 @@ def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str 
                 requests=[row for row in rows if row["id"] in facts["requests"]],
                 composition=facts["composition"],
                 limit=desk.policy.limit,
-                accuracy=facts["accuracy"],
                 keyid=facts["keyid"],
                 **names,
             ).encode()
     latest = rows[-MOST_LISTED:][::-1]
-    page = desk_page(
-        status(desk).to_json(), latest, published[::-1], shown=len(latest), total=len(rows), pages=pages, **names
-    )
+    page = desk_page(status(desk).to_json(), latest, published[::-1], total=len(rows), pages=pages, **names)
     asked = ("id", "reference", "accepted", "due", "n_rows", "state", "model", "late")
     made = ("model", "time", "status", "n_rows", "n_left", "epsilon", "delta", "sigma", "mu", "total", "keyid")
     return files | {"index.html": page.encode(), "requests.csv": _csv(asked, rows), "models.csv": _csv(made, published)}
@@ -140,9 +123,7 @@ def result_report(
     `organisation` and `model_name` are shown on it, and stored nowhere else.
     """
     names = checked_names(organisation, model_name)
-    require_result(folder)
-    dossier = read_certificate(folder / DOSSIER) if full else None
-    statement, keyid = verify_result(folder, public_key, dossier)
-    if dossier is not None:
-        return run_page(dossier.content, keyid=keyid, **names).encode()
+    statement, keyid = _verified(folder, public_key, dossier=full)
+    if full:
+        return run_page(read_certificate(folder / DOSSIER).content, keyid=keyid, **names).encode()
     return statement_page(statement.content, keyid=keyid, **names).encode()

@@ -23,7 +23,8 @@ import json
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,25 +178,14 @@ class RunRefused(Body):
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """Shares of test rows classified as labelled, by the model published before (None: it is gone) and by this one."""
-
-    before: float | None
-    after: float
-    rows: int
-
-
-@dataclass(frozen=True)
 class ModelPrepared(Body):
     """All that is known of a published model, its files by their digests.
 
-    `carried` is the provenance of the bound handed on, `failures` the probability spent on bounds that fail, and
-    `noise_share` the noise's expected length over the norm of the weights. With a deposit, `reach` is how much of it is
-    used, and `forgotten` how many rows have left it, before this desk too. `others` counts the rows forgotten so far
-    that were declared to be another person's. `spent` is how often each mu was published, this model included, so that
-    nobody has to go over all models to add one. `files` are digests and `sizes` bytes of what is published, `dossier`
-    is the digest of the dossier's file, and `head_key` the key of what the statement, and the file next to it, say of
-    the ledger's head.
+    `n_rows` were forgotten with it, `forgotten` ever, before the desk too, `others` of them declared to be another
+    person's. `composition` is what all models so far say together. `reach` is how much of a deposit is used; without
+    one `noise_share` is the noise's expected length over the norm of the weights. `files` are digests and `sizes` bytes
+    of what is published, `dossier` is the digest of the dossier's file, and `head_key` the key of what the statement
+    says of the ledger's head.
     """
 
     entry_kind: ClassVar[str] = "prepared"
@@ -204,7 +194,6 @@ class ModelPrepared(Body):
     n_rows: int
     n_left: int
     state_mac: str
-    carried: str
     status: str
     epsilon: float
     delta: float
@@ -212,19 +201,16 @@ class ModelPrepared(Body):
     mu: float
     total: float
     terms: dict[str, float]
-    failures: float
     composition: Composition
-    noise_share: float
-    accuracy: Accuracy | None
+    noise_share: float | None
     keyid: str | None
     files: dict[str, str]
     sizes: dict[str, int]
     dossier: str
     head_key: str
     reach: float | None
-    forgotten: int | None
+    forgotten: int
     others: int
-    spent: dict[str, int]
 
     def apply(self, connection: sqlite3.Connection, number: int, time: str) -> None:
         connection.execute("INSERT INTO models VALUES (?, ?, NULL)", (self.model, number))
@@ -333,9 +319,8 @@ class ModelRow:
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 
-HEAD_LIMIT = 10_000  # bytes of a saved head
-AFTER = "ledger head after"  # what a commitment next to a model is for; that of its statement is the head before
 GENESIS = ""
+SAVED_LIMIT, SEAL_LIMIT = 10_000_000, 1000  # bytes of a saved head, which may be a statement, and of a seal
 
 
 @dataclass(frozen=True)
@@ -351,67 +336,70 @@ class Head:
 
 @dataclass(frozen=True)
 class PublishedHead:
-    """What a published folder has of the head after its model: a commitment, which says nothing of how many entries.
+    """What a published statement says of the head before its model: a commitment, which tells nobody how many asked.
 
     Only the ledger, which has the key of it, can be held against it.
     """
 
-    model: int
     commitment: str
 
-    def to_json(self) -> Json:
-        return asdict(self)
+
+SavedHead = Head | PublishedHead
 
 
-def head_bytes(head: Head | PublishedHead) -> bytes:
+def head_bytes(head: Head) -> bytes:
     """A head as it is saved."""
     return json.dumps(head.to_json()).encode() + b"\n"
 
 
-def read_head(content: bytes, name: str) -> Head | PublishedHead:
-    """A head that was saved, or what lies in a published folder."""
-    head: Head | PublishedHead
+def read_head(content: bytes, name: str) -> SavedHead:
+    """A head that was saved, or a statement that a desk published."""
     try:
         saved = read_json(content)
-        head = read_as(PublishedHead, saved) if "commitment" in saved else read_as(Head, saved)
-        number, digest = head.to_json().values()
-        if number < isinstance(head, PublishedHead) or len(bytes.fromhex(digest)) != 32:
+        if isinstance(saved, dict) and isinstance(saved.get("series"), dict):
+            return PublishedHead(str(saved["series"]["ledger_head"]))
+        head = read_as(Head, saved)
+        if head.size < 0 or len(bytes.fromhex(head.hash)) != 32:
             raise ValueError("a number or a digest that cannot be")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(
             f"{name} is not a saved head ({error})",
-            "size and hash, or a model and its commitment, are needed",
+            "size and hash, or a statement that the desk published, are needed",
             "Save one with expunge desk head.",
         ) from error
     return head
 
 
-def saved_head(path: Path) -> Head | PublishedHead:
+def saved_head(path: Path) -> SavedHead:
     """The head in a file."""
-    return read_head(plain_bytes(readable(path).resolve(), HEAD_LIMIT, "a saved head"), str(path))
+    return read_head(plain_bytes(readable(path).resolve(), SAVED_LIMIT, "a saved head"), str(path))
 
 
-def require_contains(ledger: Ledger, saved: Head | PublishedHead, what: str = "a saved head") -> None:
-    """Refuse a ledger whose first entries are not those of a head."""
+def require_contains(ledger: Ledger, saved: SavedHead, what: str = "a saved head") -> None:
+    """Refuse a ledger whose first entries are not those of a head, or that has not published a statement."""
     older = "Do not rely on it: find out who put it back, and restore the newest copy."
     if isinstance(saved, PublishedHead):
-        cut = f"{what} is of model {saved.model}, which the ledger has not published"
-        known: Head | PublishedHead | None = ledger.published_head(saved.model)
-        changed = f"the entries up to model {saved.model} are not those of {what}"
-    else:
-        size = ledger.head().size
-        cut = f"{what} has {saved.size:,} entries, the ledger {size:,}"
-        known = ledger.head_at(saved.size) if saved.size <= size else None
-        changed = f"the first {saved.size:,} entries are not those of {what}"
-    if known is None:
-        raise VerificationFailed(f"{cut}: its end was cut off", "a ledger only ever grows", older)
-    if known != saved:
-        raise VerificationFailed(changed, "entries stay", older)
+        if all(ledger.commitment(model) != saved.commitment for model in ledger.models()):
+            raise VerificationFailed(
+                "the ledger has not published the statement that was saved: its end was cut off or its entries were "
+                "changed, or the statement is of another desk",
+                "a ledger only ever grows",
+                older,
+            )
+        return
+    size = ledger.head().size
+    if saved.size > size:
+        raise VerificationFailed(
+            f"{what} has {saved.size:,} entries, the ledger {size:,}: its end was cut off",
+            "a ledger only ever grows",
+            older,
+        )
+    if ledger.head_at(saved.size) != saved:
+        raise VerificationFailed(f"the first {saved.size:,} entries are not those of {what}", "entries stay", older)
 
 
 # The ledger -----------------------------------------------------------------------------------------------------------
 
-APPLICATION_ID = 0x45585031
 PATIENCE = 5.0  # seconds to wait for a reader before the log is left for the next command to fold in
 AT_ONCE = 500  # digests that one query looks up
 COLUMNS = "id, reference, accepted, due, n_rows, state, model, others, aside"  # of a request
@@ -420,12 +408,9 @@ LARGEST = 2**63 - 1  # of SQLite's integers
 LARGEST_LEDGER = 16 << 30  # bytes of its file, and of its log
 LONGEST = 1 << 28  # bytes of one value in it
 STEPS, STEPS_A_BYTE, BETWEEN = 20_000_000, 50, 100_000  # that reading may take; between two looks
-FILES = ("", "-wal", "-shm", "-journal")  # of a ledger, by what is added to its name
-NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names another file, which SQLite would remove
 TABLES = ("requests", "row_digests", "models")
 # SQLite keeps this text, and a ledger whose text differs is not one: lines are broken without changing it
 SCHEMA = f"""
-PRAGMA application_id = {APPLICATION_ID};
 CREATE TABLE entries (number INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, \
 hash BLOB NOT NULL) STRICT;
 CREATE TABLE head (only INTEGER PRIMARY KEY CHECK (only = 1), size INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
@@ -454,7 +439,8 @@ class Ledger:
         """A new, empty ledger that nobody but its owner can read."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with _connected(path, writing=True) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")  # where it cannot it stays as it is
+            if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+                raise sqlite3.OperationalError("no write-ahead log can be made there")
             connection.executescript(SCHEMA)
 
     @staticmethod
@@ -462,7 +448,7 @@ class Ledger:
     def open(path: Path, *, writing: bool = True) -> Iterator[Ledger]:
         """The ledger at this path, to write in or to look at; errors of SQLite become Expunge's own."""
         with _connected(path, writing=writing) as connection:
-            if schema_of(connection) != _own_schema():  # a view could run for ever, a trigger write
+            if _schema_of(connection) != _own_schema():  # a view could run for ever, a trigger write
                 needed = "a ledger has its own tables and indices, and no views or triggers"
                 raise damaged(f"{path}: its tables are not a ledger's", needed)
             yield Ledger(connection, path)
@@ -476,8 +462,8 @@ class Ledger:
         """
         self.connection.execute("BEGIN IMMEDIATE")
         try:
-            kind, text, dated = body.entry_kind, body.to_text(), max(time or now(), self.latest())
-            head = self.head()
+            latest = self._value("SELECT time FROM entries ORDER BY number DESC LIMIT 1") or ""
+            kind, text, dated, head = body.entry_kind, body.to_text(), max(time or now(), latest), self.head()
             number = head.size + 1
             digest = hash_entry(number, dated, kind, text, head.hash)
             self.connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (number, dated, kind, text, digest))
@@ -515,17 +501,10 @@ class Ledger:
         digest = self._value("SELECT hash FROM entries WHERE number = ?", _whole(size))
         return Head(0, GENESIS) if size == 0 else None if digest is None else Head(size, digest.hex())
 
-    def published_head(self, number: int) -> PublishedHead | None:
-        """What is published of the head as it was once this model was; None where it is not published."""
-        row = self.model(number)
-        head = None if row is None or row.published is None else self.head_at(row.published)
-        if row is None or head is None:
-            return None
-        return PublishedHead(number, committed_head(row.facts.head_key, head.to_json(), AFTER))
-
-    def latest(self) -> str:
-        """When the last entry was made."""
-        return str(self._value("SELECT time FROM entries ORDER BY number DESC LIMIT 1") or "")
+    def commitment(self, model: ModelRow) -> str | None:
+        """What a model's statement says of the ledger: a commitment to the head before its run began."""
+        before = self.head_at(model.prepared - 2)  # a run's intent is the entry before the one that has its facts
+        return None if before is None else committed_head(model.facts.head_key, before.to_json())
 
     def entries(self, after: int = 0, limit: int = -1) -> Iterator[Entry]:
         """Entries in order, from the one after `after`."""
@@ -545,9 +524,7 @@ class Ledger:
         """The first entry's body: policy, model, surrogate."""
         first = next(self.entries(limit=1), None)
         if first is None or not isinstance(first.body, DeskCreated):
-            raise FileError(
-                f"{self.path} is empty", "a desk begins with its policy", "Open a desk with expunge desk init."
-            )
+            raise damaged(f"{self.path} does not begin with a policy", "that is a desk's first entry")
         return first.body
 
     def requests(
@@ -569,12 +546,7 @@ class Ledger:
         found = self.requests(after=number - 1, limit=1)
         return found[0] if found and found[0].id == number else None
 
-    def open_requests(self) -> list[int]:
-        """The numbers of those that wait or are set aside."""
-        query = "SELECT id FROM requests WHERE state IN ('pending', 'aside')"
-        return [number for (number,) in self.connection.execute(query)]
-
-    def holders(self, digests: list[str], but: int | None = None) -> dict[str, set[int]]:
+    def holders(self, digests: Sequence[str], but: int | None = None) -> dict[str, set[int]]:
         """Which requests hold each of these rows, where any does, `but` one."""
         found: dict[str, set[int]] = {}
         unique = list(dict.fromkeys(digests))
@@ -593,9 +565,9 @@ class Ledger:
         """The keyed digest of the rows' file of a request."""
         return str(self._value("SELECT file_mac FROM requests WHERE id = ?", request))
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Counter[str]:
         """How many requests are in each state."""
-        return dict(self.connection.execute("SELECT state, count(*) FROM requests GROUP BY state"))
+        return Counter(dict(self.connection.execute("SELECT state, count(*) FROM requests GROUP BY state")))
 
     def pending_rows(self, digest: str | None = None) -> int:
         """How many rows wait to be forgotten, of all classes or of one."""
@@ -612,30 +584,17 @@ class Ledger:
     def next_request(self) -> int:
         return int(self._value("SELECT coalesce(max(id), 0) + 1 FROM requests"))
 
-    def last_number(self) -> int:
-        """The number of the last model; 0 where there is none."""
-        return int(self._value("SELECT coalesce(max(number), 0) FROM models"))
-
-    def models(self, more: str = "") -> list[ModelRow]:
+    def models(self, more: str = "ORDER BY models.number") -> list[ModelRow]:
         """Every model in order, prepared or published; `more` narrows the query."""
         read = []
-        for time, text, prepared, published in self.connection.execute(f"{MODELS} {more or 'ORDER BY models.number'}"):
+        for time, text, prepared, published in self.connection.execute(f"{MODELS} {more}"):
             with self._reading(f"entry {prepared}"):
-                facts = read_as(ModelPrepared, STRICT.decode(text))
-            read.append(ModelRow(time, facts, prepared, published))
+                read.append(ModelRow(time, read_as(ModelPrepared, STRICT.decode(text)), prepared, published))
         return read
-
-    def model(self, number: int) -> ModelRow | None:
-        """The model of this number."""
-        return next(iter(self.models(f"WHERE models.number = {_whole(number)}")), None)
 
     def last_model(self) -> ModelRow | None:
         """The last model, prepared or published."""
-        return self.model(self.last_number())
-
-    def prepared(self) -> list[int]:
-        """Numbers of models whose files may not have their names yet."""
-        return [number for (number,) in self.connection.execute("SELECT number FROM models WHERE published IS NULL")]
+        return next(iter(self.models("ORDER BY models.number DESC LIMIT 1")), None)
 
 
 def _whole(number: int) -> int:
@@ -645,12 +604,12 @@ def _whole(number: int) -> int:
 
 @contextlib.contextmanager
 def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
+    """A connection to a file that may be somebody else's; SQLite's errors become Expunge's own."""
     if not path.is_file():
         raise FileError(f"{path} does not exist", "a desk has a ledger", "Open a desk with expunge desk init.")
     looks = iter(range((STEPS + STEPS_A_BYTE * _plain_size(path)) // BETWEEN))
-    with sqlite_errors(path):
-        connection = _connect(path, writing=writing)
-        try:
+    try:
+        with contextlib.closing(_connect(path, writing=writing)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -660,45 +619,43 @@ def _connected(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
                 connection.execute("PRAGMA query_only = ON")
                 connection.set_progress_handler(lambda: next(looks, None) is None, BETWEEN)
             yield connection
-        finally:
-            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged name
+        raise FileError(
+            f"{path} could not be used ({error})",
+            "a whole ledger on a disk with room is needed",
+            "Nothing that was acknowledged is lost; make room, or check it with expunge desk verify.",
+        ) from error
 
 
 def _plain_size(path: Path) -> int:
-    """How many bytes a ledger has, its log included; refuses what SQLite should not even open."""
+    """How many bytes a ledger has, its log included; refuses what SQLite should not even open.
+
+    A ledger has a write-ahead log and never a journal: SQLite would follow one to another file, and remove that.
+    """
     total = 0
-    for name in (path.with_name(path.name + more) for more in FILES):
+    for more in ("", "-wal", "-shm", "-journal"):
+        name = path.with_name(path.name + more)
         with contextlib.suppress(FileNotFoundError):
             found = name.lstat()
-            if not stat.S_ISREG(found.st_mode):
-                raise damaged(f"{name} is no plain file", "a ledger's files are")
+            if more == "-journal" or not stat.S_ISREG(found.st_mode):
+                raise damaged(f"{name} is no part of a ledger", "a ledger is a plain file, and has no journal")
             total += found.st_size
     if total > LARGEST_LEDGER:
         raise damaged(f"{path} has {total:,} bytes", f"a ledger has at most {LARGEST_LEDGER:,}")
-    journal = path.with_name(path.name + "-journal")
-    with contextlib.suppress(FileNotFoundError), journal.open("rb") as stream:
-        stream.seek(max(0, journal.lstat().st_size - len(NAMES_ANOTHER)))
-        if stream.read() == NAMES_ANOTHER:
-            raise damaged(f"{journal} names another file", "a ledger's journal is of it alone")
     return total
 
 
 def _connect(path: Path, *, writing: bool) -> sqlite3.Connection:
-    """A connection; a ledger that cannot be written, such as an auditor's copy, is read as it is.
-
-    What a killed command left in a journal is put back first, by readers too: without that there is no ledger to read.
-    """
-    log, journal = (path.with_name(path.name + more) for more in ("-wal", "-journal"))
+    """A connection; a ledger that cannot be written, such as an auditor's copy, is read as it is."""
+    log = path.with_name(path.name + "-wal")
     left = log.exists() and log.stat().st_size > 0
-    torn = journal.exists() and journal.stat().st_size > 0
+    mode = "mode=ro&immutable=1"
     if left or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        mode = "ro" if left and not (writing or torn) else "rw"  # closed, the latter leaves no files of its own
-        named = f"{path.absolute().as_uri()}?mode={mode}"
-        return sqlite3.connect(named, isolation_level=None, timeout=PATIENCE, uri=True)
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", isolation_level=None, uri=True)
+        mode = "mode=ro" if left and not writing else "mode=rw"  # closed, the latter leaves no files of its own
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", isolation_level=None, timeout=PATIENCE, uri=True)
 
 
-def schema_of(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+def _schema_of(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
     """Every table, index, view and trigger, with the text that made it."""
     return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
 
@@ -707,20 +664,7 @@ def schema_of(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
 def _own_schema() -> list[tuple[Any, ...]]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as anew:
         anew.executescript(SCHEMA)
-        return schema_of(anew)
-
-
-@contextlib.contextmanager
-def sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as Expunge's own."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged name
-        raise FileError(
-            f"{path} could not be used ({error})",
-            "a whole ledger on a disk with room is needed",
-            "Nothing that was acknowledged is lost; make room, or check it with expunge desk verify.",
-        ) from error
+        return _schema_of(anew)
 
 
 # The seal -------------------------------------------------------------------------------------------------------------
@@ -733,18 +677,18 @@ class Seal(Head):
     file_sha256: str
 
 
-def seal_bytes(layout: Layout, head: Head) -> bytes:
-    """The seal of the ledger's file as it is."""
-    with layout.ledger.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return json.dumps(Seal(head.size, head.hash, digest).to_json(), indent=1).encode() + b"\n"
-
-
 def write_seal(layout: Layout, ledger: Ledger) -> None:
     """Seal the ledger as it is, unless somebody is reading it: then the next command does."""
     busy, _, _ = ledger.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if not busy:  # all of the log is in the file
-        write_whole(layout.seal, seal_bytes(layout, ledger.head()))
+        write_whole(layout.seal, _seal_bytes(layout, ledger.head()))
+
+
+def _seal_bytes(layout: Layout, head: Head) -> bytes:
+    """The seal of the ledger's file as it is."""
+    with layout.ledger.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return json.dumps(Seal(head.size, head.hash, digest).to_json(), indent=1).encode() + b"\n"
 
 
 def read_seal(layout: Layout) -> Head | None:
@@ -752,7 +696,7 @@ def read_seal(layout: Layout) -> Head | None:
     if not layout.seal.exists() and not layout.seal.is_symlink():
         return None
     try:
-        sealed = read_as(Seal, read_json(plain_bytes(layout.inside(layout.seal), HEAD_LIMIT, "a seal")))
+        sealed = read_as(Seal, read_json(plain_bytes(layout.inside(layout.seal), SEAL_LIMIT, "a seal")))
     except (FileError, ValueError, RecursionError) as error:
         raise VerificationFailed(
             f"{layout.seal} is not a seal ({error})", "it has a head and a digest", "Restore a copy."
@@ -760,9 +704,14 @@ def read_seal(layout: Layout) -> Head | None:
     return Head(sealed.size, sealed.hash)
 
 
-def is_sealed(layout: Layout, head: Head) -> bool:
-    """Whether the seal is of this head, and every byte of the ledger's file as it was sealed."""
-    return layout.seal.read_bytes() == seal_bytes(layout, head)
+def require_whole(layout: Layout, head: Head) -> None:
+    """Refuse a ledger of which the seal is of this head, and some byte is not as it was sealed."""
+    if layout.seal.read_bytes() != _seal_bytes(layout, head):
+        raise VerificationFailed(
+            "the ledger's file is not the one that was sealed",
+            "every byte must be as it was written",
+            "Do not rely on it; restore a copy.",
+        )
 
 
 def require_sealed(layout: Layout, ledger: Ledger, *, whole: bool = False) -> None:
@@ -776,15 +725,5 @@ def require_sealed(layout: Layout, ledger: Ledger, *, whole: bool = False) -> No
         return
     require_contains(ledger, sealed, "the seal")
     log = layout.ledger.with_name(layout.ledger.name + "-wal")
-    is_newest = sealed == ledger.head() and not (log.exists() and log.stat().st_size)
-    if whole and is_newest and not is_sealed(layout, sealed):
-        raise not_sealed()
-
-
-def not_sealed() -> VerificationFailed:
-    """The error of a ledger that was damaged."""
-    return VerificationFailed(
-        "the ledger's file is not the one that was sealed",
-        "every byte must be as it was written",
-        "Do not rely on it; restore a copy.",
-    )
+    if whole and sealed == ledger.head() and not (log.exists() and log.stat().st_size):
+        require_whole(layout, sealed)

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 #     states/0001.safetensors         weights before noise; the last one only
 #     dossiers/0001.json              every number behind a published model, for the auditor: it tells who left
 #     staging/                        a run that is not finished
-#   published/0001/                 may be handed out: model, statement, signed statement, report, head
+#   published/0001/                 may be handed out: model, statement, signed statement, report
 
 MODEL, STATEMENT, SIGNED, REPORT = "model.safetensors", "statement.json", "statement.signed.json", "report.html"
-HEAD = "head.json"  # commits to the ledger as it was once the model in this folder was published
 
 
 class Layout:

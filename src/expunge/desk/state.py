@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import io
 import json
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 # Whoever does not have the key cannot tell them from fresh random bytes (that HMAC-SHA-256 and ChaCha20 are
 # pseudorandom functions is what every TLS connection relies on); with the key, the same input gives the same bytes.
 
-KEY_BYTES = 32
 MOST_BYTES = 64 * 2**32  # of one ChaCha20 stream: its counter of 64-byte blocks has 32 bits
 
 
@@ -61,8 +59,6 @@ class KeyedBytes:
     def __init__(self, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a key of {len(key)} bytes; {KEY_BYTES} are needed")
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._given = 0
 
@@ -79,7 +75,7 @@ class KeyedBytes:
 
 def mac(key: bytes, purpose: str, content: bytes) -> str:
     """HMAC-SHA-256 of content for one purpose; digests of different purposes never meet."""
-    return hmac.new(key, purpose.encode() + b"\x00" + content, hashlib.sha256).hexdigest()
+    return prf(key, purpose.encode() + b"\x00" + content).hex()
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,12 +109,6 @@ def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> RowDigest
     ]
     given = hash_rows(key, features, labels)
     return RowDigests((trained, *(given.hex(precision) for precision in range(len(PRECISIONS)))))
-
-
-def digest_classes(key: bytes, indices: list[int]) -> list[str]:
-    """One digest a row, of its class alone."""
-    named = {index: mac(key, "class", str(index).encode()) for index in set(indices)}
-    return [named[index] for index in indices]
 
 
 def npz_bytes(features: Any, labels: Any, encoder: str | None, feature_names: tuple[str, ...] | None) -> bytes:
@@ -208,22 +198,6 @@ def require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
             "private files must be whole",
             "Restore it from a copy.",
         )
-
-
-def count_mus(ledger: Ledger) -> Counter[float]:
-    """How often each mu was published, by the last model's entry: it takes as long after a thousand as at first.
-
-    Every model counts with the mu that its policy allows, so there are very few different ones.
-    """
-    last = ledger.last_model()
-    try:
-        return Counter() if last is None else Counter({float(mu): count for mu, count in last.facts.spent.items()})
-    except ValueError as error:
-        raise FileError(
-            f"{ledger.path}: what its last model says was spent cannot be read",
-            "a ledger as it was written is needed",
-            "Check it with expunge desk verify; restore a copy.",
-        ) from error
 
 
 # Secret ---------------------------------------------------------------------------------------------------------------

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from expunge.bounds.calibration import deletions_left, models_left
 from expunge.certificate.dossier import Certificate
-from expunge.certificate.statement import SIZE_LIMIT, Statement, committed_head, parse_document, required
+from expunge.certificate.statement import SIZE_LIMIT, Statement, parse_document, required
 from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import (
     GENESIS,
-    HEAD_LIMIT,
     SCHEMA,
     TABLES,
     Entry,
@@ -27,19 +26,17 @@ from expunge.desk.ledger import (
     Json,
     Ledger,
     ModelRow,
-    PublishedHead,
     RequestRow,
     RunRefused,
+    SavedHead,
     hash_entry,
-    is_sealed,
-    not_sealed,
     now,
     read_body,
-    read_head,
     read_seal,
     require_contains,
+    require_whole,
 )
-from expunge.desk.policy import HEAD, MODEL, STATEMENT, Layout
+from expunge.desk.policy import MODEL, STATEMENT, Layout
 from expunge.errors import FileError, InputError, OptionError, RetrainNow, VerificationFailed
 from expunge.runtime.files import TEMPORARY, opened_plain, plain_bytes
 from expunge.runtime.memory import memory_limit
@@ -49,13 +46,13 @@ from expunge.runtime.memory import memory_limit
 
 @dataclass(frozen=True)
 class Status:
-    """`epsilon` is that of all published models together; `deletions_left` extrapolates the last bound's growth.
+    """`epsilon` is that of all published models together.
 
-    With a deposit, `reach` is how much of it the last model used: of the largest region its noise hides, or of the way
-    to where no region is finite any more, whichever is more; `forgotten` is how many rows have left, and `rows_left`
-    how many more like them it reaches; None without one. `retrain` is why the last run refused requests that are not
-    done yet. `overdue` counts those that wait and those that are set aside; `clock` says so where this machine's clock
-    is behind the last entry.
+    `models_left` says how many more `limit` and `planned` allow, `deletions_left` how many runs like those so far the
+    noise still covers. With a deposit, `reach` is how much of it the last model used: of the largest region its noise
+    hides, or of the way to where no region is finite any more, whichever is more; `forgotten` is how many rows have
+    left, and `rows_left` how many more like them it reaches. `retrain` is why the last run refused requests that are
+    not done yet. `overdue` counts those that wait and those that are set aside.
     """
 
     pending: int
@@ -74,7 +71,6 @@ class Status:
     forgotten: int | None
     rows_left: int | None
     retrain: str | None
-    clock: str | None
     head: Head
     time: str
 
@@ -85,53 +81,40 @@ class Status:
 def status(desk: Desk) -> Status:
     """Counts, composed epsilon and remaining capacity; reads no rows and no weights."""
     with desk.reading() as ledger:
-        policy, counts, models = desk.policy, ledger.counts(), ledger.models()
-        last = models[-1].facts if models else None
-        reach = forgotten = rows_left = None
-        if policy.with_deposit:
-            reach, forgotten = (0.0, 0) if last is None else (last.reach, last.forgotten or 0)
-            if reach is not None and forgotten:  # what is used grows at most with the square of what was forgotten
-                rows_left = max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * forgotten))
-        planned_left = policy.planned - len(models)
+        policy, counts, made = desk.policy, ledger.counts(), [model.facts for model in ledger.models()]
+        last = made[-1] if made else None
+        reach, forgotten = (last.reach, last.forgotten) if last is not None else (0.0, 0)
+        left, runs_left, rows_left = policy.planned, None, None
         if last is not None:
-            squares = math.fsum(model.facts.mu**2 for model in models)
-            planned_left = min(planned_left, models_left(squares, last.mu, policy.delta - last.failures, policy.limit))
+            squares, delta = math.fsum(facts.mu**2 for facts in made), policy.delta - last.composition.failures
+            left = min(policy.planned - len(made), models_left(squares, last.mu, delta, policy.limit))
+            if policy.with_deposit and reach is not None:  # what is used grows at most with the square of the rows
+                rows_left = max(0, math.floor((math.sqrt(1.0 / max(reach, 1e-12)) - 1.0) * forgotten))
+                runs_left = rows_left * len(made) // sum(facts.n_rows for facts in made)
+            elif policy.noise is not None:  # the bound grows with every deletion, the noise does not
+                runs_left = max(0, math.floor((last.mu * policy.noise / last.total - 1.0) * len(made)))
+            elif last.noise_share is not None:
+                runs_left = deletions_left(last.total, last.terms["training"], last.noise_share)
         return Status(
-            pending=counts.get("pending", 0),
-            aside=counts.get("aside", 0),
+            pending=counts["pending"],
+            aside=counts["aside"],
             overdue=ledger.overdue(now()[:10]),
-            done=counts.get("done", 0) + counts.get("prepared", 0),
-            withdrawn=counts.get("withdrawn", 0),
-            models=len(models),
+            done=counts["done"] + counts["prepared"],
+            withdrawn=counts["withdrawn"],
+            models=len(made),
             planned=policy.planned,
             epsilon=0.0 if last is None else last.composition.epsilon,
             delta=policy.delta,
             limit=policy.limit,
-            models_left=planned_left,
-            deletions_left=_deletions_left(desk, models, rows_left),
-            reach=reach,
-            forgotten=forgotten,
+            models_left=left,
+            deletions_left=runs_left,
+            reach=reach if policy.with_deposit else None,
+            forgotten=forgotten if policy.with_deposit else None,
             rows_left=rows_left,
             retrain=_retrain(ledger),
-            clock=clock_behind(ledger),
             head=ledger.head(),
             time=now(),
         )
-
-
-def _deletions_left(desk: Desk, models: list[ModelRow], rows_left: int | None) -> int | None:
-    """The bound grows with every deletion: how many like those so far until the noise that was set does not cover it.
-
-    Where requests choose their noise: until it is as large as the weights.
-    """
-    if not models:
-        return None
-    last = models[-1].facts
-    if rows_left is not None:
-        return rows_left * len(models) // sum(model.facts.n_rows for model in models)
-    if desk.policy.noise is not None:
-        return max(0, math.floor((last.mu * desk.policy.noise - last.total) / last.total * len(models)))
-    return deletions_left(last.total, last.terms["training"], last.noise_share)
 
 
 def _retrain(ledger: Ledger) -> str | None:
@@ -143,28 +126,15 @@ def _retrain(ledger: Ledger) -> str | None:
     return last.reason if all(request is not None and request.open for request in refused) else None
 
 
-def clock_behind(ledger: Ledger) -> str | None:
-    """What is wrong with the clock, in a sentence; None where nothing is seen."""
-    last, present = ledger.latest(), now()
-    if present >= last:
-        return None
-    return (
-        f"this machine's clock says {present}, before the last entry ({last}): it was set back, or was ahead then. "
-        "Entries are dated as the last one until it has caught up; see whether due dates are right"
-    )
-
-
 def requests(
     desk: Desk, state: str | None = None, *, limit: int = -1, reference: str | None = None
 ) -> list[RequestRow]:
-    """Requests in the order they were accepted, those of a state or of a reference; the latest ones up to a limit.
+    """Requests in the order they were accepted, those of a state or of a reference; the first ones up to a limit.
 
     For those who run the desk: the state of a request depends on what others asked for.
     """
     with desk.reading() as ledger:
-        narrowed = limit < 0 or state is not None or reference is not None
-        after = 0 if narrowed else max(0, ledger.next_request() - 1 - limit)
-        found = ledger.requests(state, limit, after, reference)
+        found = ledger.requests(state, limit, reference=reference)
     if reference is not None and not found:
         raise OptionError(f"reference {reference!r} is unknown", "one that was accepted is needed", "Check it.")
     return found
@@ -182,18 +152,13 @@ def history(desk: Desk, *, after: int = 0, limit: int = -1) -> list[Entry]:
         return list(ledger.entries(after, limit))
 
 
-def as_row(request: RequestRow, today: str) -> Json:
-    """A request for a page."""
-    return asdict(request) | {"late": request.open and request.due < today}
-
-
 # Checking a desk offline: the ledger, what statements commit to, every published file and every dossier -------------
 # The folder may be somebody else's work, made to deceive or to do harm: only plain files inside it are read, none that
 # is larger than what it should be, and of the ledger nothing is asked before its tables are known to be a ledger's.
 
 MOST_TRIES = 20  # each of them after another command wrote
 MOST_NAMED = 5  # of what lies where nothing should
-Heads = Sequence[Head | PublishedHead]
+CHANGED = "the ledger has the digest of what was written"
 
 
 @dataclass(frozen=True)
@@ -210,7 +175,7 @@ class DeskCheck:
     dossiers: tuple[int, ...]
 
 
-def verify_desk(desk: Desk | Layout, saved: Heads | None = None) -> DeskCheck:
+def verify_desk(desk: Desk | Layout, saved: Sequence[SavedHead] = ()) -> DeskCheck:
     """Raise VerificationFailed if an entry, a byte of the ledger, a published file or a dossier is not as it was.
 
     Of a folder whose private part is not at hand its layout is enough. A command that writes meanwhile changes what is
@@ -219,15 +184,14 @@ def verify_desk(desk: Desk | Layout, saved: Heads | None = None) -> DeskCheck:
     layout = desk if isinstance(desk, Layout) else desk.layout
     if not layout.ledger.is_file():
         raise FileError(f"{layout.folder} is not a desk", "a folder with a ledger is needed", "Check the path.")
-    size = _size(layout)
     for _ in range(MOST_TRIES):
+        before = _size(layout)
         try:
-            return _verify(layout, saved or ())
+            return _verify(layout, saved)
         except VerificationFailed:
-            before, size = size, _size(layout)
-            if size == before:
+            if _size(layout) == before:
                 raise
-    return _verify(layout, saved or ())
+    return _verify(layout, saved)
 
 
 def _size(layout: Layout) -> int | None:
@@ -239,14 +203,14 @@ def _size(layout: Layout) -> int | None:
         return None
 
 
-def _verify(layout: Layout, saved: Heads) -> DeskCheck:
+def _verify(layout: Layout, saved: Sequence[SavedHead]) -> DeskCheck:
     seal = read_seal(layout)
     try:
         with Ledger.open(layout.ledger, writing=False) as ledger:
             head = verify_entries(ledger)
-            sealed = seal is not None and head == seal and is_sealed(layout, head)
-            if seal is not None and head.size == seal.size and not sealed:
-                raise not_sealed()
+            sealed = seal is not None and head.size == seal.size
+            if sealed:
+                require_whole(layout, head)
             for each in (*saved, *(() if seal is None else (seal,))):
                 require_contains(ledger, each)
             models = ledger.models()
@@ -305,10 +269,8 @@ def _replay(source: sqlite3.Connection, anew: sqlite3.Connection) -> Head:
 def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
     while True:
         left, right = first.fetchmany(1000), second.fetchmany(1000)
-        if left != right:
-            return False
-        if not left:
-            return True
+        if left != right or not left:
+            return left == right
 
 
 def _broken(what: str) -> VerificationFailed:
@@ -318,26 +280,21 @@ def _broken(what: str) -> VerificationFailed:
 
 
 def _verify_model(layout: Layout, ledger: Ledger, model: ModelRow, dossier: Certificate | None) -> None:
-    """One published model: its files by their digests, what they say of the ledger, its statement and its dossier."""
+    """One published model: its files by their digests, its statement and its dossier, and the head it commits to."""
     facts, folder = model.facts, layout.inside(layout.published_model(model.number) / MODEL).parent
     for name, digest in facts.files.items():
         size = facts.sizes.get(name, 0)
         with opened_plain(folder / name, min(size, memory_limit()), "what was published as it") as stream:
             whole = os.fstat(stream.fileno()).st_size == size
             if not whole or hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-                raise _changed(folder / name)
-    if at_hand(folder / HEAD):
-        head = read_head(plain_bytes(folder / HEAD, HEAD_LIMIT, "a head"), str(folder / HEAD))
-        if not isinstance(head, PublishedHead) or head.model != model.number:
-            raise _changed(folder / HEAD)
-        require_contains(ledger, head, str(folder / HEAD))
+                raise VerificationFailed(
+                    f"{folder / name} is not the file that was published", CHANGED, "Do not rely on it."
+                )
     statement = parse_document(plain_bytes(folder / STATEMENT, SIZE_LIMIT, "a statement"), str(folder / STATEMENT))
     if not isinstance(statement, Statement):
-        raise _changed(folder / STATEMENT)
+        raise VerificationFailed(f"{folder / STATEMENT} is no statement", "a desk publishes one", "Do not rely on it.")
     verify_statement(statement, folder / MODEL, dossier)
-    before = ledger.head_at(model.prepared - 2)  # a run's intent is the entry before the one that has its facts
-    committed = None if before is None else committed_head(facts.head_key, before.to_json())
-    if statement.content["series"]["ledger_head"] != committed:
+    if statement.content["series"]["ledger_head"] != ledger.commitment(model):
         raise VerificationFailed(
             f"the entries before model {model.number} are not those that its statement commits to",
             "a ledger only ever grows, and entries stay",
@@ -350,9 +307,7 @@ def read_dossier(layout: Layout, number: int, digest: str) -> Certificate:
     path = layout.inside(layout.dossier_of(number))
     content = plain_bytes(path, SIZE_LIMIT, "a dossier")
     if hashlib.sha256(content).hexdigest() != digest:
-        raise VerificationFailed(
-            f"{path} is not the dossier that was written", "its digest is in the ledger", "Do not rely on it."
-        )
+        raise VerificationFailed(f"{path} is not the dossier that was written", CHANGED, "Do not rely on it.")
     return required(Certificate, parse_document(content, str(path)), path)
 
 
@@ -370,11 +325,10 @@ def _refuse_unexpected(layout: Layout, models: list[ModelRow]) -> None:
 
     What a kill left half-written is no matter as long as its run is not finished.
     """
-    last = models[-1] if models else None
-    unfinished = last and (last.published is None or not at_hand(layout.published_model(last.number) / HEAD))
+    unfinished = bool(models) and models[-1].published is None
     expected = {layout.published: {layout.published_model(model.number).name for model in models}}
     expected |= {layout.dossiers: {layout.dossier_of(model.number).name for model in models}}
-    expected |= {layout.published_model(model.number): {*model.facts.files, HEAD} for model in models}
+    expected |= {layout.published_model(model.number): set(model.facts.files) for model in models}
     odd = [
         folder / name
         for folder, known in expected.items()
@@ -400,13 +354,6 @@ def _names(layout: Layout, folder: Path) -> list[str]:
                 f"{each} is no folder", "a desk's folders are its own, not links or files", "Do not rely on it."
             )
     try:
-        with os.scandir(folder) as found:
-            return sorted(entry.name for entry in found)
+        return sorted(path.name for path in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
-
-
-def _changed(path: Path) -> VerificationFailed:
-    return VerificationFailed(
-        f"{path} is not the file that was published", "its digest is in the ledger", "Do not rely on it."
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import importlib
@@ -25,7 +24,6 @@ from expunge.heads.network import require_running_statistics
 from expunge.model import LinearModel, checked_model, one_row_a_class
 from expunge.rows.arrays import EncoderInputs
 from expunge.rows.features import as_features
-from expunge.rows.output import open_run
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.progress import Progress, silent
@@ -428,9 +426,6 @@ def _translated(work: Callable[[], Any]) -> Any:
         raise RuntimeError(said_by(error)) from error
 
 
-UNIT_BATCHES = 16  # batches that are stored together: what a kill can cost
-
-
 @dataclass(frozen=True)
 class Normalisation:
     """What is done to inputs before the encoder: bytes become floats from 0 to 1, then `(x - mean) / std` a channel."""
@@ -490,39 +485,25 @@ def embed(
     *,
     preparation: Normalisation | None = None,
     batch: int = 256,
-    partial: Path | None = None,
     progress: Progress = silent,
 ) -> Embedding:
-    """Features of all examples, through an encoder; a run that was stopped continues where it was.
+    """Features of all examples, through an encoder.
 
-    Finished parts are stored in the folder `partial`, to be removed once the result is stored. Refuses an encoder that
-    gives a row other features the second time (dropout) or in another batch (batch normalisation in training mode).
+    Refuses an encoder that gives a row other features the second time (dropout) or in another batch (batch
+    normalisation in training mode).
     """
     if type(batch) is not int or batch < 1:
         raise OptionError(f"batch {batch!r}", "a whole number, at least 1, is needed", "256 is the default.")
     prepared = preparation or Normalisation()
-    digest = pipeline_digest(encoder.digest, prepared)
-    count, unit = len(examples.inputs), batch * UNIT_BATCHES
-    first_batch = _encode(encoder, prepared, examples.inputs[:batch])
-    require_steady(lambda rows: _encode(encoder, prepared, examples.inputs[rows]), first_batch)
-    stored = None if partial is None else open_run(partial, _setting(examples, encoder, digest, batch))
-    parts: list[NDArray[Any]] = []
-    with contextlib.nullcontext() if stored is None else stored.removed_if_refused():
-        for start in range(0, count, unit):
-            name = f"rows-{start:012d}"
-            part = None if stored is None else stored.load(name)
-            stop = min(start + unit, count)
-            if part is None or len(part) != stop - start:
-                rows = []
-                for first in range(start, stop, batch):
-                    progress("Batches", first // batch, -(-count // batch))
-                    rows.append(_encode(encoder, prepared, examples.inputs[first : min(first + batch, stop)]))
-                part = torch.cat(rows).numpy()
-                as_features(part, "the features")
-                if stored is not None:
-                    stored.save(name, part)
-            parts.append(part)
-    return Embedding(np.concatenate(parts), examples.labels, digest)
+    first = _encode(encoder, prepared, examples.inputs[:batch])
+    require_steady(lambda rows: _encode(encoder, prepared, examples.inputs[rows]), first)
+    parts, count = [first], len(examples.inputs)
+    for start in range(batch, count, batch):
+        progress("Batches", start // batch, -(-count // batch))
+        parts.append(_encode(encoder, prepared, examples.inputs[start : start + batch]))
+    features = torch.cat(parts).numpy()
+    as_features(features, "the features")
+    return Embedding(features, examples.labels, pipeline_digest(encoder.digest, prepared))
 
 
 def channel_numbers(text: str | None) -> tuple[float, ...]:
@@ -535,15 +516,6 @@ def channel_numbers(text: str | None) -> tuple[float, ...]:
         return () if text is None else tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise OptionError(f"{text!r}", "numbers separated by commas are needed", "Write 0.5,0.5,0.5.") from error
-
-
-def _setting(examples: EncoderInputs, encoder: Encoder, digest: str, batch: int) -> dict[str, Any]:
-    inputs = hashlib.sha256()
-    for values in (examples.inputs, examples.labels):
-        inputs.update(f"{values.dtype.str} {values.shape}\n".encode())
-        for start in range(0, len(values), 4096):
-            inputs.update(np.ascontiguousarray(values[start : start + 4096]).tobytes())
-    return {"encoder": digest, "inputs": inputs.hexdigest(), "batch": batch, "device": str(encoder.device)}
 
 
 def _encode(encoder: Encoder, preparation: Normalisation, inputs: Sequence[Any] | NDArray[Any]) -> Tensor:

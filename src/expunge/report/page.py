@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 
 from expunge import __version__
 from expunge.bounds import TERMS
-from expunge.bounds.calibration import right_at_most, sigma_for
+from expunge.bounds.calibration import right_at_most
 from expunge.certificate.claim import INSECURE
 from expunge.certificate.derive import bound_named
 from expunge.certificate.verify import verdict_sentence
@@ -215,10 +215,9 @@ def checked_names(organisation: str | None, model_name: str | None) -> dict[str,
     return {"organisation": organisation and organisation.strip(), "model_name": model_name and model_name.strip()}
 
 
-# The geometry of the page's two figures; the templates draw them as inline SVG.
+# The geometry of the page's figure; the template draws it as inline SVG.
 
 
-POINTS = 60
 SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
 
 
@@ -237,32 +236,6 @@ def stacked(terms: Mapping[str, float]) -> list[dict[str, Any]]:
         parts.append({**said, **place, "colour": COLOURS[index % len(COLOURS)]})
         start += width
     return parts
-
-
-def noise_curve(total: float, epsilon: float, delta: float) -> dict[str, Any]:
-    """sigma for the same bound at other epsilons, from a tenth to ten times this one, in units of 600 x 260."""
-    low, high = math.log10(epsilon) - 1.0, math.log10(epsilon) + 1.0
-    exponents = [low + (high - low) * index / (POINTS - 1) for index in range(POINTS)]
-    noise = [math.log10(sigma_for(total, 10.0**exponent, delta)) for exponent in exponents]
-    bottom, top = min(noise), max(noise)
-    left, right, lowest, highest = 70.0, 580.0, 215.0, 20.0
-
-    def x_of(exponent: float) -> float:
-        return left + (right - left) * (exponent - low) / (high - low)
-
-    def y_of(level: float) -> float:
-        return lowest - (lowest - highest) * (level - bottom) / (top - bottom)
-
-    path = "M" + " L".join(f"{x_of(e):.1f},{y_of(s):.1f}" for e, s in zip(exponents, noise, strict=True))
-    quarters = (0.0, 0.25, 0.5, 0.75, 1.0)
-    across, up_to = [low + 2.0 * share for share in quarters], [bottom + (top - bottom) * share for share in quarters]
-    return {
-        "path": path,
-        "x": x_of(math.log10(epsilon)),
-        "y": y_of(math.log10(sigma_for(total, epsilon, delta))),
-        "x_ticks": [(x_of(exponent), f"{10.0**exponent:.3g}") for exponent in across],
-        "y_ticks": [(y_of(level), f"{10.0**level:.2g}") for level in up_to],
-    }
 
 
 # HTML pages from templates: one file each, no scripts, nothing fetched, everything escaped.
@@ -362,13 +335,12 @@ def run_page(
     requests: Sequence[Json] = (),
     composition: Json | None = None,
     limit: float | None = None,
-    accuracy: Mapping[str, float | None] | None = None,
     keyid: str | None = None,
     organisation: str | None = None,
     model_name: str | None = None,
 ) -> str:
     """The full page of one published model, from its dossier. Not for publication: its numbers tell who left."""
-    bound, noise = certificate["bound"], certificate["noise"]
+    bound = certificate["bound"]
     facts = {
         kind: [
             (name, FACTS.get(name, NO_WORDS), entry["value"])
@@ -377,7 +349,6 @@ def run_page(
         ]
         for kind in PROVENANCE
     }
-    residual = bound["kind"] == "residual"
     estimated = [f"{meaning}: {_number(value)}" for _, meaning, value in facts["estimated"]]
     return _render(
         "run.html",
@@ -386,10 +357,8 @@ def run_page(
         requests=requests,
         composition=composition,
         limit=limit,
-        accuracy=accuracy,
         keyid=keyid,
         parts=stacked(bound["terms"]),
-        curve=noise_curve(bound["total"], certificate["epsilon"], noise["delta_for_noise"]) if residual else None,
         facts=facts,
         estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
         provenance_words=PROVENANCE,
@@ -406,7 +375,6 @@ def desk_page(
     requests: Sequence[Json],
     models: Sequence[Json],
     *,
-    shown: int,
     total: int,
     pages: Mapping[int, str],
     organisation: str | None = None,
@@ -418,7 +386,6 @@ def desk_page(
         status=status,
         requests=requests,
         models=models,
-        shown=shown,
         total=total,
         pages=pages,
         **checked_names(organisation, model_name),

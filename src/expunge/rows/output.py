@@ -10,22 +10,17 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import io
-import json
 import os
 import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from expunge.errors import ExpungeError, FileError
+from expunge.errors import FileError
 from expunge.runtime.files import (
     PRIVATE,
     PRIVATE_FOLDER,
@@ -37,7 +32,6 @@ from expunge.runtime.files import (
     sync_folder,
     write_synced,
 )
-from expunge.runtime.strict_json import read_json
 from expunge.runtime.values import up
 
 Fill = Callable[[Path], None]  # puts things into a new folder
@@ -45,7 +39,6 @@ LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}")
 MODEL, STATEMENT, SIGNED, DOSSIER = "model.safetensors", "statement.json", "statement.signed.json", "dossier.json"
 DEPOSIT = "model.deposit"
 PRIVATE_PART = "private"
-SETTING, UNITS = "setting.json", (".json", ".npy")
 
 
 def require_absent(path: Path, *, probe: bool = True) -> None:
@@ -281,91 +274,3 @@ def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[s
     if getattr(result, "deposit", None) is not None:
         private[DEPOSIT] = result.deposit.to_parts()
     return public, private
-
-
-# Long runs -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class UnfinishedRun:
-    """A folder with a file for each finished unit of a long run, so that a run that was stopped can continue."""
-
-    folder: Path
-
-    def load(self, unit: str) -> Any | None:
-        """What was saved for this unit, or None."""
-        return next((_read_unit(path) for path in map(self._path, (unit, unit), UNITS) if path.exists()), None)
-
-    def save(self, unit: str, value: Any) -> None:
-        """Store an array, or what JSON can hold."""
-        if isinstance(value, np.ndarray):
-            stream = io.BytesIO()
-            np.save(stream, value, allow_pickle=False)
-            write_file(self._path(unit, ".npy"), stream.getvalue())
-        else:
-            write_file(self._path(unit, ".json"), (json.dumps(value, allow_nan=False) + "\n").encode())
-
-    def finished(self) -> list[str]:
-        """Names of the units saved so far."""
-        return sorted(path.stem for path in self._units() if path.name != SETTING)
-
-    @contextlib.contextmanager
-    def removed_if_refused(self) -> Iterator[None]:
-        """Leave nothing behind where a setting is refused before any unit is finished."""
-        try:
-            yield
-        except ExpungeError:
-            if self.folder.exists() and not self.finished():
-                self.remove()
-            raise
-
-    def remove(self) -> None:
-        """Remove the units and the folder, once the whole result is written; what else is in it stays."""
-        leftovers = [path for path in self.folder.iterdir() if LEFTOVER.fullmatch(path.name)]
-        for path in [*self._units(), *leftovers]:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
-
-    def _units(self) -> list[Path]:
-        return [path for ending in UNITS for path in self.folder.glob(f"*{ending}")]
-
-    def _path(self, unit: str, ending: str) -> Path:
-        return self.folder / (re.sub(r"[^A-Za-z0-9.+-]", "_", unit) + ending)
-
-
-def open_run(folder: Path, setting: Any) -> UnfinishedRun:
-    """A new folder, or that of an earlier run with the same setting; units of another setting must not be mixed in.
-
-    A folder that no run made is refused: its files would be taken for units, or removed with them.
-    """
-    setting = json.loads(json.dumps(setting, allow_nan=False))
-    file = folder / SETTING
-    if file.exists():
-        if _read_unit(file) != setting:
-            raise FileError(
-                f"{folder} holds unfinished results of another setting",
-                "a run continues only its own",
-                "Use the same options as before, or remove that folder.",
-            )
-    else:
-        if folder.is_dir() and not all(LEFTOVER.fullmatch(path.name) for path in folder.iterdir()):
-            raise FileError(
-                f"{folder} is there, and is not of an unfinished run",
-                "unfinished results are kept under this name, and removed",
-                "Choose another --out, or give that folder another name.",
-            )
-        write_file(file, (json.dumps(setting) + "\n").encode())
-    return UnfinishedRun(folder)
-
-
-def _read_unit(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else read_json(path.read_bytes())
-    except (OSError, ValueError, EOFError, RecursionError) as error:
-        raise FileError(
-            f"{path} cannot be read ({error})",
-            f"a unit is a whole {path.suffix} file",
-            "Remove it; the unit will be run again.",
-        ) from error

@@ -28,7 +28,6 @@ from expunge.bounds.calibration import mu_for
 from expunge.deposit.evidence import DepositEvidence, Removal
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit, optimum
-from expunge.deposit.verify import whitened
 from expunge.deposit.with_surrogate import step_with_surrogate
 from expunge.distance import parse_distance
 from expunge.door import ask
@@ -190,7 +189,7 @@ def one(
                 update = (request.weights + measured.step.update).to(retrained)
                 shaped = shaped or (Kept(measured.retained.deposit) if with_deposit else None)
                 held, off = (shaped if with_deposit else None), update - retrained
-                true = float(off.norm()) if held is None else whitened(held.deposit, off)
+                true = float(off.norm()) if held is None else held.deposit.length(off)
                 row |= {"sigma": derived.sigma, "radius": derived.region.radius, "true": true}
                 row |= {"accuracy": noised(update, derived.sigma, held, task.test)}
                 if held is not None:  # the noise that the region needs, not rounded up to a level

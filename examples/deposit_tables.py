@@ -26,7 +26,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from expunge.deposit.file import Deposit
-from expunge.deposit.verify import whitened
 from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.mechanism import measure
@@ -104,7 +103,7 @@ def away(kept: Deposit, update: Any, refit: Any) -> float:
     weights = np.column_stack([refit.coef_, refit.intercept_])
     if len(weights) > 1:
         weights = weights - weights.mean(axis=0) + kept.anchor.mean(dim=0).numpy()
-    return whitened(kept, kept.anchor.new_tensor(weights) - torch.as_tensor(update))
+    return kept.length(kept.anchor.new_tensor(weights) - torch.as_tensor(update))
 
 
 def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, Any]:

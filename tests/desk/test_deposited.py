@@ -205,22 +205,6 @@ def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
     assert run(desk).published[0].requests == (2,)
 
 
-def test_a_damaged_file_of_one_request_keeps_nobody_from_asking(desk: Desk) -> None:
-    asked(desk, "one", 1)
-    asked(desk, "two", 2)
-    desk.layout.rows_of(1).unlink()
-    desk.layout.rows_of(2).write_bytes(b"torn")
-    assert accept(desk, *rows(3), "three").new
-    outcome = run(desk)
-    assert "the rows of request 1 are not those that were accepted" in str(outcome.refused)
-    assert [made.requests for made in outcome.published] == [(3,)], "the others go on"
-    assert (outcome.pending, outcome.aside) == (0, 2), "nobody is lost"
-    for number in (1, 2):
-        withdraw(desk, number, "damaged; asked again")
-    assert accept(desk, *rows(1), "one again").new
-    assert len(run(desk).published) == 1
-
-
 def test_columns_of_other_names_do_not_keep_a_batch_from_running(desk: Desk) -> None:
     """The model's record names none, and the rows were found by their values in the order they came."""
     names = ("a", "b", "c", "d")
@@ -284,31 +268,6 @@ def test_every_run_leaves_one_deposit_and_no_row(desk: Desk) -> None:
     assert content["data"]["sequence"]["forgotten_before"] == 4
     assert [facts["n_rows"] for facts in models(desk)] == [2, 2, 2]
     verify_desk(desk)
-
-
-def test_nothing_of_a_forgotten_row_stays_in_the_folder(desk: Desk) -> None:
-    asked(desk, "one", 5)
-    run(desk)
-    features, _ = rows(5)
-    values = {part.tobytes() for kind in (np.float64, np.float32) for part in features.astype(kind).ravel()}
-    hashes = {bytes(digest[0]) for digest in _hashes_of(5)}
-    for path in desk.layout.folder.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            assert not any(value in content for value in values | hashes), path
-
-
-def _hashes_of(number: int) -> list[np.ndarray]:
-    from expunge.rows.hashes import hash_rows
-
-    return list(hash_rows(kept().deposit.key, *rows(number)).digests)
-
-
-def test_one_model_for_all_that_wait(desk: Desk) -> None:
-    for number in range(1, 5):
-        asked(desk, f"case {number}", number)
-    (made,) = run(desk).published
-    assert made.requests == (1, 2, 3, 4)
 
 
 def test_a_deposit_that_rows_have_left_can_open_a_desk(tmp_path: Path, desk: Desk) -> None:
@@ -406,14 +365,3 @@ def test_all_models_together_pay_for_what_float64_made_of_each(desk: Desk) -> No
     with pytest.raises(RetrainNow, match="float64"):
         compose_drawn(6, 1e-14, [8.0] * 3)
     assert compose_drawn(6, 1e-6, [0.5] * 3).failures == ARITHMETIC_SHARE * 1e-6
-
-
-def test_a_damaged_deposit_is_not_used(desk: Desk) -> None:
-    asked(desk, "one", 1)
-    path = desk.layout.state_of(0)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(Exception, match="private files must be whole"):
-        run(desk)
-    assert math.isclose(status(desk).epsilon, 0.0)

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from examples import deposit_desk
 from examples.deposit_desk import marks_of, searched, through
-from expunge.deposit.file import read_deposit
+from expunge.deposit.file import Deposit, read_deposit
 from expunge.desk import Desk, Policy, accept, create_desk, run, status, verify_desk
 from expunge.sklearn import deposit
 
@@ -37,12 +37,16 @@ def world() -> tuple[Rows, Rows]:
     return (features[:N_SOURCE], labels[:N_SOURCE]), (features[N_SOURCE:], labels[N_SOURCE:])
 
 
+@functools.cache
+def kept() -> Deposit:
+    source, _ = world()
+    return deposit(LogisticRegression().fit(*source), *source, seed=1)
+
+
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    source, _ = world()
-    kept = deposit(LogisticRegression().fit(*source), *source, seed=1)
     policy = Policy(epsilon=1.0, delta=1e-4, distance="deposit", planned=BATCHES)
-    return create_desk(tmp_path / "desk", None, None, policy, deposit=kept)
+    return create_desk(tmp_path / "desk", None, None, policy, deposit=kept())
 
 
 def timed(desk: Desk) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from expunge.desk import (
     requests,
     resume,
     run,
-    status,
     verify_desk,
     withdraw,
 )
@@ -89,40 +88,19 @@ def test_too_many_rows_are_refused_before_they_are_looked_at(
         accept(desk, X, y, "all of them")
 
 
-def test_a_withdrawn_request_is_not_done_and_may_be_asked_again(desk: Desk, source: Rows) -> None:
-    ask(desk, source, 0, 1, "case 1")
-    assert withdraw(desk, 1, "a mistake").state == "withdrawn"
-    assert not list(desk.layout.rows.iterdir())
-    assert run(desk).published == ()
-    assert ask(desk, source, 0, 1, "case 1 again") == 2
-    with pytest.raises(OptionError, match="withdrawn"):
-        withdraw(desk, 1, "again")
-    with pytest.raises(OptionError, match="unknown"):
-        withdraw(desk, 9, "no such")
-    verify_desk(desk)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda X, y: (X[:, :3], y), DataError),
-        (lambda X, y: (X * np.nan, y), DataError),
-        (lambda X, y: (X, y + 7), DataError),
-        (lambda X, y: (X[:0], y[:0]), DataError),
-    ],
-)
-def test_rows_a_run_could_not_use_are_refused_at_once(change: Any, error: type, desk: Desk, source: Rows) -> None:
+def test_rows_a_run_could_not_use_are_refused_at_once(desk: Desk, source: Rows) -> None:
+    X, y = source[0][:2], source[1][:2]
     before = [entry.number for entry in history(desk)]
-    with pytest.raises(error):
-        accept(desk, *change(source[0][:2], source[1][:2]), "case")
+    for bad in ((X[:, :3], y), (X * np.nan, y), (X, y + 7), (X[:0], y[:0])):
+        with pytest.raises(DataError):
+            accept(desk, *bad, "case")
+    for reference in ("\n", "x" * 201, "a\nb", "a\x00b", "\ud800", "a\u202eb"):
+        with pytest.raises(OptionError, match="reference"):
+            accept(desk, X, y, reference)
+    with pytest.raises(OptionError, match="due date"):
+        accept(desk, X, y, "late", "tomorrow")
     assert [entry.number for entry in history(desk)] == before
     assert not list(desk.layout.rows.iterdir())
-
-
-@pytest.mark.parametrize("reference", ["", "x" * 201, "a\nb", "a\x00b", "\ud800", "a\u202eb"])
-def test_odd_references(reference: str, desk: Desk, source: Rows) -> None:
-    with pytest.raises(OptionError, match="reference"):
-        ask(desk, source, 0, 1, reference or "\n")
 
 
 def test_more_rows_than_the_source_has(desk: Desk, source: Rows) -> None:
@@ -132,8 +110,6 @@ def test_more_rows_than_the_source_has(desk: Desk, source: Rows) -> None:
     with pytest.raises(DataError, match=r"101 rows of class 0 would be forgotten.*the source has 100 left"):
         accept(desk, np.vstack([X[y == 0], X[y == 1][:1]]), np.zeros(101, int), "wrong labels")
     assert requests(desk) == []
-    with pytest.raises(OptionError, match="due date"):
-        accept(desk, X[200:201], y[200:201], "late", "tomorrow")
 
 
 # One rule for recognising rows: in any precision, by whoever asks; and for how many of them can leave.
@@ -176,11 +152,12 @@ def test_a_row_that_was_asked_for_before_is_set_aside_in_any_precision(copied: A
     verify_desk(desk)
 
 
-@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
-def test_a_row_twice_in_one_request_is_set_aside(copied: Any, desk: Desk, source: Rows) -> None:
+def test_a_row_twice_in_one_request_is_set_aside(desk: Desk, source: Rows) -> None:
     X, y = source
-    accept(desk, np.vstack([X[:1], *[copied(X[:1])] * 49]), np.repeat(y[:1], 50), "fifty times")
-    assert reason(desk, 1).startswith("49 of 50 rows were asked for before (twice in this one)")
+    for number, (name, copied) in enumerate(COPIES.items(), start=1):
+        rows = slice(number, number + 1)
+        accept(desk, np.vstack([X[rows], *[copied(X[rows])] * 49]), np.repeat(y[rows], 50), name)
+        assert reason(desk, number).startswith("49 of 50 rows were asked for before (twice in this one)")
     assert run(desk).published == ()
 
 
@@ -243,25 +220,6 @@ def test_a_repeat_is_taken_up_with_the_word_and_not_without(how: str, desk: Desk
     verify_desk(desk)
 
 
-def test_two_that_are_set_aside_do_not_wait_for_each_other(desk: Desk, source: Rows) -> None:
-    """The first one's file was damaged, and a copy was asked for meanwhile: exactly one of them leaves."""
-    X, y = source
-    first = accept(desk, X[:1], y[:1], "first").request.id
-    path = desk.layout.rows_of(first)
-    whole = path.read_bytes()
-    path.write_bytes(b"damaged")
-    run(desk)
-    path.write_bytes(whole)
-    second = accept(desk, X[:1].astype(np.float32), y[:1], "second").request
-    assert second.state == "aside"
-    assert resume(desk, first).others == 0
-    with pytest.raises(OptionError, match="asked for before"):
-        resume(desk, second.id)
-    assert [made.requests for made in run(desk).published] == [(first,)]
-    with pytest.raises(OptionError, match="asked for before"):
-        resume(desk, second.id)
-
-
 def test_the_rows_that_leave_are_judged_not_the_copy_that_the_word_comes_with(desk: Desk, source: Rows) -> None:
     """The second row is the first one in float32 alone; the copy with six decimals is not, and takes it up."""
     X, y = source[0][:1].copy(), source[1][:1]
@@ -288,19 +246,6 @@ def test_what_holds_the_rows_keeps_nobody_else_waiting(how: str, desk: Desk, sou
         accept(desk, X[:1], y[:1, None], "one")
     ask(desk, source, 3, 4, "another")
     assert [made.requests for made in run(desk).published] == [(1, 2)]
-
-
-def test_a_repeat_of_what_was_withdrawn_is_none(desk: Desk, source: Rows) -> None:
-    X, y = source
-    ask(desk, source, 0, 1, "one")
-    accept(desk, X[:1], y[:1], "two")
-    accept(desk, X[:1], y[:1], "three")
-    withdraw(desk, "one", "a mistake")
-    withdraw(desk, 3, "set aside, and withdrawn")
-    assert resume(desk, "two").others == 0
-    assert [made.requests for made in run(desk).published] == [(2,)]
-    assert status(desk).aside == 0
-    verify_desk(desk)
 
 
 def test_rows_that_wait_are_counted_when_more_are_asked_for(desk: Desk, source: Rows, tmp_path: Path) -> None:

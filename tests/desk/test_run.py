@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import shutil
-import sqlite3
 import stat
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,13 +144,6 @@ def test_private_files_that_were_changed_are_refused(desk: Desk, source: Rows, t
         run(desk)
 
 
-def test_retrain_when_the_planned_models_are_published(
-    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
-) -> None:
-    reason = exhausted(opened(source, surrogate, trained, tmp_path, planned=2), source, 3)
-    assert "all 2 planned" in reason.found
-
-
 def test_retrain_when_all_models_together_say_too_much(
     source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path
 ) -> None:
@@ -164,6 +153,9 @@ def test_retrain_when_all_models_together_say_too_much(
     assert 0.5 < found.epsilon <= 0.8
     assert found.models_left == 0
     assert found.models == 2
+    assert (
+        "all 2 planned" in exhausted(opened(source, surrogate, trained, tmp_path / "few", planned=2), source, 3).found
+    )
 
 
 def test_retrain_when_the_noise_would_swamp_the_weights(
@@ -351,10 +343,13 @@ def test_copies_of_a_desk_publish_the_same_model_byte_for_byte(desk: Desk, sourc
     """40 copies averaged would have cut fresh noise 6.3 times."""
     ask(desk, source, 0, 2)
     seen = set()
-    for copy in copies(desk, 5, tmp_path):
-        assert run(copy).refused is None
+    for copy in copies(desk, 3, tmp_path):
+        (made,) = run(copy).published
         seen.add(published(copy.layout.folder))
     assert len(seen) == 1
+    for content in (made.statement.content, made.certificate.content):
+        assert content["noise"]["generator"] == "desk key"
+        assert "under the desk's secret key" in content["limits"][0]
 
 
 def test_a_desk_that_was_put_back_and_asked_again_does_too(desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -413,16 +408,17 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_whatever_determines_the_model_determines_the_noise(what: str, desk: Desk, source: Rows) -> None:
+def test_whatever_determines_the_model_determines_the_noise(desk: Desk, source: Rows) -> None:
     state, surrogate = current(desk)
     given = {"key": desk.key, "policy": desk.policy, "state": state, "surrogate_mac": surrogate}
     given["rows"] = EncodedRows(*(part[:2] for part in source))
-    usual, other = derive_secret(**given), derive_secret(**CHANGES[what](given))
+    usual = derive_secret(**given)
     assert usual == derive_secret(**given)
-    assert usual.bits(CENTRE)(32) != other.bits(CENTRE)(32)
     assert usual.bits(CENTRE)(32) != usual.bits(b"another")(32)
-    assert usual.start != other.start
+    for what, change in CHANGES.items():
+        other = derive_secret(**change(given))
+        assert usual.bits(CENTRE)(32) != other.bits(CENTRE)(32), what
+        assert usual.start != other.start, what
 
 
 def test_however_a_row_is_written_its_noise_is_the_same(desk: Desk, source: Rows, tmp_path: Path) -> None:
@@ -438,69 +434,6 @@ def test_however_a_row_is_written_its_noise_is_the_same(desk: Desk, source: Rows
     assert len(seen) == 1
 
 
-def test_the_statement_says_so_and_verifies(desk: Desk, source: Rows) -> None:
-    ask(desk, source, 0, 1)
-    (made,) = run(desk).published
-    for content in (made.statement.content, made.certificate.content):
-        assert content["noise"]["generator"] == "desk key"
-        assert "under the desk's secret key" in content["limits"][0]
-
-
-ledger_module = importlib.import_module("expunge.desk.ledger")
-
-
-# A desk that grows --------------------------------------------------------------------------------------------------------
-
-
-class Counted:
-    """What a request and a run do: statements and steps of SQLite, entries read, files opened and synced."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.counts: Counter[str] = Counter()
-        connect = ledger_module._connect
-
-        def traced(path: Path, *, writing: bool) -> sqlite3.Connection:
-            connection = connect(path, writing=writing)
-            connection.set_trace_callback(lambda _: self.counts.update(["statements"]))
-            connection.set_progress_handler(lambda: self.counts.update(["steps of SQLite"]), 10)
-            return connection
-
-        patch.setattr(ledger_module, "_connect", traced)
-        for module, name in ((ledger_module, "read_as"), (os, "fsync"), (os, "open"), (os, "scandir")):
-            self._count(patch, module, name)
-
-    def _count(self, patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def counting(*given: Any, **options: Any) -> Any:
-            self.counts[name] += 1
-            return real(*given, **options)
-
-        patch.setattr(module, name, counting)
-
-    def taken(self) -> Counter[str]:
-        counts, self.counts = self.counts, Counter()
-        return counts
-
-
-def test_a_request_and_a_run_take_the_same_after_many_models(
-    source: Rows, surrogate: Rows, trained: LinearModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counted, not timed: what is opened, synced or asked of SQLite stays; a run reads an entry more for each model."""
-    desk = opened(source, surrogate, trained, tmp_path, planned=100, noise=1e3, total_epsilon=1e6)
-    counted, taken = Counted(monkeypatch), []
-    for number in range(25):
-        ask(desk, source, number, number + 1)
-        asked = counted.taken()
-        assert len(run(desk).published) == 1
-        taken.append((asked, counted.taken()))
-    for early, late in zip(taken[2], taken[-1], strict=True):
-        steps, grown = "steps of SQLite", 22 if late is taken[-1][1] else 0
-        assert late.pop(steps) < 1.3 * early.pop(steps) + 20 + 10 * grown, "the depth of its trees, and these entries"
-        assert late == early + Counter({"read_as": late["read_as"] - early["read_as"]})
-        assert late["read_as"] - early["read_as"] <= 2 * grown
-
-
 # What is left is what then happens.
 
 
@@ -512,17 +445,6 @@ def test_capacity_is_what_then_happens(source: Rows, surrogate: Rows, trained: L
     assert 0 < left < 9
     exhausted(desk, source, left + 1, start=1)
     assert status(desk).models == left + 1
-
-
-# The private state shows nothing of itself.
-
-
-def test_nothing_private_is_in_what_a_log_might_hold(desk: Desk) -> None:
-    with desk.reading() as ledger:
-        state = load_state(desk, ledger)
-    for text in (repr(desk), repr(state)):
-        assert repr(desk.key) not in text
-        assert "tensor" not in text
 
 
 def test_a_request_finishes_what_was_prepared_as_any_command_does(

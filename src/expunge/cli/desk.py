@@ -109,11 +109,9 @@ def init(
         rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
         out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
     out.print(f"opened: {desk}; {desk / 'private'} must never be handed out")
-    published = given is not None and given.record is not None and given.record.noised  # it may stay
-    copies = [str(path) for path in (deposit, None if published else model) if path is not None]
     out.print(
-        f"the desk has its own copy of {' and '.join(copies)}: remove {'it' if len(copies) == 1 else 'them'}, since "
-        "what is forgotten from now on is still in there"
+        f"the desk has its own copy of {model if deposit is None else deposit}: remove it, and the model as it was "
+        "trained, since what is forgotten from now on is still in there"
     )
     return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
 

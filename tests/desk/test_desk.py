@@ -6,10 +6,7 @@ import errno
 import io
 import json
 import os
-import shutil
 import stat
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -27,7 +24,6 @@ from expunge.cli import main
 from expunge.desk import Desk, Policy, accept, create_desk, history, open_desk, run, status, verify_desk
 from expunge.desk.desk import lock
 from expunge.desk.ledger import Ledger, RunRefused, write_seal
-from expunge.desk.policy import Layout
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.model import LinearModel, read_model
 from expunge.request.promise import Declared
@@ -35,7 +31,7 @@ from expunge.request.request import read_anchored
 from ledger_forgery import rejected
 from small_deposit import kept
 
-# Opening a desk: everything is checked, then the folder appears whole.
+# Opening a desk: everything is checked; that the folder appears whole, whoever was faster, tests/rows/test_output.py tries.
 
 
 def test_what_cannot_open_a_desk(
@@ -75,96 +71,6 @@ def test_a_model_without_a_record_and_labels_that_are_words(
     desk = create_desk(tmp_path / "words", model, (surrogate[0], words[surrogate[1]]), policy)
     accept(desk, source[0][:2], words[source[1][:2]], "case")
     assert len(run(desk).published) == 1
-
-
-# Several at once, and what lies there already ---------------------------------------------------------------------------
-
-OPENING = """
-import sys, time, numpy as np
-from pathlib import Path
-from expunge.desk import Policy, create_desk
-from expunge.errors import FileError
-from expunge.model import read_model
-model, rows = read_model(sys.argv[1])[0], np.load(sys.argv[2])
-Path(sys.argv[4]).touch()
-while not Path(sys.argv[5]).exists():
-    time.sleep(0.005)
-try:
-    policy = Policy(epsilon=0.5, delta=1e-3, distance="same", planned=10, noise=1.0, force=True)
-    create_desk(sys.argv[3], model, (rows["X"], rows["y"]), policy)
-except FileError as error:
-    print(error)
-    sys.exit(2)
-"""
-
-
-def test_of_several_that_open_a_desk_at_once_one_does(
-    trained: LinearModel, surrogate: Rows, source: Rows, tmp_path: Path
-) -> None:
-    """The others are told that it is there; nothing of theirs is left, and the desk is whole."""
-    (tmp_path / "model.safetensors").write_bytes(trained.to_bytes())
-    np.savez(tmp_path / "rows.npz", X=surrogate[0], y=surrogate[1])
-    place, go = tmp_path / "place" / "desk", tmp_path / "go"
-    place.parent.mkdir()
-    ready = [tmp_path / f"ready-{number}" for number in range(2)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPENING, tmp_path / "model.safetensors", tmp_path / "rows.npz", place, each, go],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for each in ready
-    ]  # fmt: skip
-    until = time.monotonic() + 120
-    while not all(each.exists() for each in ready) and time.monotonic() < until:
-        time.sleep(0.01)
-    go.touch()
-    ended = [(process.communicate(timeout=400), process.returncode) for process in started]
-    assert sorted(code for _, code in ended) == [0, 2], ended
-    assert all("exists already" in out for (out, _), code in ended if code == 2), ended
-    assert [path.name for path in place.parent.iterdir()] == ["desk"]
-    desk = open_desk(place)
-    ask(desk, source, 0, 1)
-    assert len(run(desk).published) == 1
-    verify_desk(desk)
-
-
-def test_what_a_killed_opening_left_is_removed_by_the_next(
-    trained: LinearModel, surrogate: Rows, policy: Policy, tmp_path: Path
-) -> None:
-    made: list[Path] = []
-
-    def killed(layout: Layout, *_: object) -> None:
-        layout.private.mkdir()
-        layout.key.write_bytes(b"a key")
-        made.append(layout.folder)
-        shutil.copytree(layout.folder, tmp_path / "aside")  # as a kill would leave it
-        raise OSError(errno.EIO, "broken")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.create._fill", killed)
-        with pytest.raises(FileError, match="could not be written"):
-            create_desk(tmp_path / "desk", trained, surrogate, policy)
-    assert not made[0].exists()
-    (tmp_path / "aside").rename(made[0])
-    create_desk(tmp_path / "desk", trained, surrogate, policy)
-    assert [path.name for path in tmp_path.iterdir()] == ["desk"]
-
-
-def test_somebody_who_was_faster_keeps_the_place(
-    trained: LinearModel, surrogate: Rows, policy: Policy, tmp_path: Path
-) -> None:
-    """A desk that appeared meanwhile stays, also where our own attempt fails for another reason."""
-
-    def late(*_: object) -> None:
-        (tmp_path / "desk").mkdir()
-        (tmp_path / "desk" / "theirs").write_text("theirs")
-        raise OSError(errno.ENOSPC, "full")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("expunge.desk.create._fill", late)
-        with pytest.raises(FileError, match="could not be written"):
-            create_desk(tmp_path / "desk", trained, surrogate, policy)
-    assert (tmp_path / "desk" / "theirs").read_text() == "theirs"
 
 
 # A desk as a whole: one writer at a time, and nothing of a row in anything that may leave.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from experiments.datasets.folder import DataFolder, DataSet
 from experiments.protocol.config import config_of
 from experiments.protocol.experiment import Case, Record
 from experiments.protocol.store import read_results
-from experiments.shared import certified
 from experiments.shared.as_written import NAME as AS_WRITTEN
 from experiments.shared.as_written import step_as_written
 from experiments.shared.checks import checked
@@ -397,14 +395,6 @@ def test_the_frontier_small(folder: DataFolder) -> None:
         noise = [one["sigma"] for one in line["outcomes"]]
         assert noise == sorted(noise, reverse=True)  # less noise for a larger epsilon
     assert set(frontier.figures(config, records)) == {"frontier-1.png"}
-
-
-def test_l2_is_chosen_without_source_or_test_rows(digits: DataSet) -> None:
-    parts = certified.parted(digits, TASK, np.random.default_rng(0))
-    other = replace(parts, source=parts.surrogate, test=parts.surrogate)
-    chosen = [certified.choose_l2(one, TASK, {1: 1, 0.1: 14}, [1.0], 0) for one in (parts, other)]
-    assert chosen[0] == chosen[1]
-    assert set(chosen[0]) == {1, 0.1}
 
 
 def test_the_papers_task_has_its_seven_rows() -> None:

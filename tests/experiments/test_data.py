@@ -104,17 +104,6 @@ def test_what_is_not_the_papers_own_is_labelled(tmp_path: Path) -> None:
     assert not CATALOGUE["usps"].label
 
 
-def test_files_that_are_not_arrays_are_handed_over_with_their_digests(tmp_path: Path) -> None:
-    for name in CATALOGUE["employment"].forms[0].files:
-        (tmp_path / name).write_bytes(name.encode())
-    folder = DataFolder(tmp_path)
-    described = folder.described(["employment"])["employment"]
-    assert set(folder.paths("employment")) == set(described["sha256"]) == set(folder.digests("employment"))
-    assert "contents differ from the employment known here" in described["label"]
-    with pytest.raises(OptionError, match="read one by one"):
-        folder.load("employment")
-
-
 def people(*lines: str) -> bytes:
     return gzip.compress("\n".join(lines).encode())
 

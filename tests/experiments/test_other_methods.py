@@ -30,28 +30,24 @@ from experiments.other_methods.descent_to_delete import (
 )
 from experiments.other_methods.descent_to_delete import sigma_published as sigma_of_descent
 from experiments.other_methods.langevin import (
-    Langevin,
     divergence_published,
     near_rest,
-    noisy,
     rho_by_shifts,
     rho_of_sequence,
     sigma_by_shifts,
     sigma_published,
 )
-from experiments.other_methods.models import Forgotten, descend, gradients, hessian, pull_of, solved
+from experiments.other_methods.models import descend, gradients, hessian, pull_of, solved
 from experiments.other_methods.noisy_fine_tuning import (
     GradientClipping,
     ModelClipping,
     powers,
     rho_of_clipped,
-    sigma_of_clipped_gradients,
     sigma_of_clipped_models,
 )
 from experiments.other_methods.renyi import epsilon_of_rho, rho_for
 from expunge.bounds.calibration import delta_of, sigma_for
 from expunge.evaluate.case import Case, Splits, make_case
-from expunge.evaluate.methods import plain_noise
 from expunge.heads import Rows, head_for
 
 FORGET, RETAIN, TEST = 6, 294, 100
@@ -135,20 +131,6 @@ def test_gradients_are_those_of_each_model(unit: Case) -> None:
 def test_descent_ends_at_the_optimum(unit: Case) -> None:
     found = descend(unit.objective, some(unit), unit.rows["retain"], 400, 2.0 / 0.6)
     torch.testing.assert_close(found, unit.retrained.expand_as(found), rtol=0.0, atol=1e-9)
-
-
-def test_an_ensemble_is_what_was_drawn(unit: Case) -> None:
-    models = some(unit)
-    outcome = Forgotten(models.mean(dim=0), None, models=models)
-    generator = np.random.default_rng(1)
-    assert torch.equal(outcome.ensemble(2, generator), models[:2])
-    more = outcome.ensemble(50, generator)
-    assert torch.equal(more[:3], models)
-    assert all(any(torch.equal(one, known) for known in models) for one in more)
-    spread = outcome.ensemble(3, generator, plain_noise(0.5, models[0])) - models
-    assert 0.1 < float(spread.std()) < 1.0
-    noised = Forgotten(models[0], plain_noise(0.5, models[0]))
-    assert float((noised.ensemble(4, generator) - models[0]).abs().min()) > 0.0
 
 
 @pytest.mark.parametrize("loss", ["softmax", "one-vs-rest"])
@@ -345,18 +327,6 @@ def test_shifts_keep_the_promise_with_less_noise(
     assert sigma_by_shifts(constants, 1000, count, steps + 1, step, epsilon, delta) < sigma
 
 
-def test_the_start_of_training_is_nearly_at_rest(unit: Case) -> None:
-    """Further steps change neither mean nor spread beyond what four hundred draws tell."""
-    generator = np.random.default_rng(0)
-    step = 1.0 / constants_of(unit.objective).smooth
-    before = near_rest(unit, 0.02, 400, generator)
-    after = noisy(unit.objective, before, unit.rows["train"], 25, step, 0.02, generator)
-    spread = before.std(dim=0)
-    assert float(((after.mean(dim=0) - unit.weights) / spread).abs().max()) < 5.0 / math.sqrt(400)
-    assert float((after.std(dim=0) / spread).min()) > 0.8
-    assert float((after.std(dim=0) / spread).max()) < 1.3
-
-
 def test_a_sequence_of_one_is_one_request_and_shifts_add_up_step_by_step() -> None:
     constants = Descent(0.1, 0.5, 1.0, 0.1)
     one = rho_by_shifts(0.3, constants, 50, 1, 4, 1.0)
@@ -367,13 +337,6 @@ def test_a_sequence_of_one_is_one_request_and_shifts_add_up_step_by_step() -> No
             shift = keeps * shift + 2.0 * left / (47 + left)
     noise = 2.0 * 0.3**2 / (1.0 - keeps**2)
     assert rho_of_sequence(0.3, constants, 50, 3, 4, 1.0) == pytest.approx(shift**2 / (2.0 * noise))
-
-
-def test_rows_that_leave_one_by_one_are_forgotten(unit: Case) -> None:
-    found = Langevin(5.0, 1e-3, 5, draws=40, sequence=True).run(unit)
-    assert found.models is not None
-    spread = float(found.models.std(dim=0).norm())
-    assert float((found.models.mean(dim=0) - unit.retrained).norm()) < spread
 
 
 def test_closed_form_of_one_step_and_of_no_decay() -> None:
@@ -412,16 +375,6 @@ def test_clipped_models_leave_the_delta(radius: float, steps: int, epsilon: floa
     assert sigma_of_clipped_models(radius, steps + 1, epsilon, delta) < sigma
 
 
-def test_noise_hides_where_it_started(unit: Case) -> None:
-    """After clipping and one noisy step the models lie within the radius and the noise, wherever training ended."""
-    sigma = sigma_of_clipped_models(0.5, 1, 1.0, 1e-3)
-    models = ModelClipping(1.0, 1e-3, 1, 1, 0.5, draws=40).run(unit).models
-    assert models is not None
-    lengths = models.flatten(1).norm(dim=1)
-    assert float(lengths.max()) < 0.5 + sigma * (math.sqrt(models[0].numel()) + 5.0)
-    assert float(models.std(dim=0).mean()) == pytest.approx(sigma, rel=0.2)
-
-
 @pytest.mark.parametrize(
     "method",
     [GradientClipping(1.0, 1e-3, 200, 2, 1.0, 0.01, draws=3), ModelClipping(1.0, 1e-3, 200, 2, 1.0, draws=3)],
@@ -432,17 +385,3 @@ def test_descent_without_noise_ends_at_retraining(unit: Case, method: GradientCl
     assert found.models is not None
     assert found.steps == 200
     torch.testing.assert_close(found.models, unit.retrained.expand_as(found.models), rtol=0.0, atol=1e-4)
-
-
-def test_a_clipped_step_is_as_written(unit: Case) -> None:
-    """One noisy step with so small an epsilon's noise taken off again by the same draws at another size."""
-    small, large = (GradientClipping(1.0, delta, 1, 1, 0.3, 0.01, draws=1).run(unit).models for delta in (1e-3, 1e-9))
-    assert small is not None
-    assert large is not None
-    step = 2.0 / (unit.objective.constants(0.0).smoothness + unit.objective.l2)
-    sigmas = [sigma_of_clipped_gradients(0.3, 0.01, step, 0.05, 1, 1.0, delta) for delta in (1e-3, 1e-9)]
-    draw = (large - small) / (sigmas[1] - sigmas[0])
-    start = unit.weights * (0.3 / unit.weights.norm())
-    gradient = unit.objective.gradient(start, unit.rows["retain"]) - 0.05 * start
-    clipped = gradient * min(1.0, 0.01 / float(gradient.norm()))
-    torch.testing.assert_close(small[0] - sigmas[0] * draw[0], start - step * (clipped + 0.05 * start))

@@ -75,7 +75,7 @@ def test_on_a_screen_it_says_that_nothing_is_proven(files: Path) -> None:
         ("--moments nothing.npz", "nothing.npz"),
         ("--out old.npz", "exists already"),
         ("--out new.pdf", ".npz"),
-        ("--class-counts 1,2", "10 whole numbers"),
+        ("--class-counts 1,2", "they must agree"),
         ("--chain-seed 99999999999999999999", "chain seed"),
         ("--chains 1000000000000", "chains"),
         ("--chains 9000000", "memory"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from expunge.bounds.calibration import REHEARSAL
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import PublicNote
 from expunge.deposit.file import Deposit
@@ -248,6 +249,12 @@ def _ask_network(
         )
     elif convex:
         require_not_noised(record)
+    if promise.noise.kind == REHEARSAL:
+        raise OptionError(
+            f"noise as for {promise.noise.rows} rows of a network",
+            "rows of a table alone are rehearsed with",
+            "Give a number, or leave --noise (noise) out.",
+        )
     rows = subject.rows(forget, FORGET)
     check_sizes(len(rows), record, force=promise.force or not convex or deposit is not None)
     notes = subject.notes + budget_notes(promise.delta, record.n_source - len(rows))

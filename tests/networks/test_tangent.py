@@ -249,6 +249,8 @@ def test_what_is_refused(digits: tuple[nn.Module, Tensor, np.ndarray]) -> None:
         unlearn_tangent(module, model, forget, rest, distance="source", **options)
     with pytest.raises(OptionError, match="must be declared"):
         unlearn_tangent(module, model, forget, rest, distance="estimate", **options)
+    with pytest.raises(OptionError, match="as for 10 rows of a network"):
+        unlearn_tangent(module, model, forget, rest, distance="same", noise="rows:10", **options)
     with pytest.raises(DataError, match="at least 100"):
         unlearn_tangent(module, model, forget, (inputs[150:180], labels[150:180]), distance="same", **options)
     with pytest.raises(UselessModel, match="more than half"):

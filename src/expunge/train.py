@@ -61,36 +61,23 @@ def minimise(
 
 
 def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress: Progress) -> Tensor:
-    shape, device = weights.shape, weights.device
+    from scipy.optimize import minimize  # here: whoever only unlearns need not wait for it
 
-    def value_and_gradient(
-        flat: np.ndarray[Any, np.dtype[np.float64]],
-    ) -> tuple[float, np.ndarray[Any, np.dtype[np.float64]]]:
+    shape, device, done = weights.shape, weights.device, 0
+
+    def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         at = torch.from_numpy(flat.reshape(shape)).to(device)
         return objective.loss(at, rows), objective.gradient(at, rows).cpu().numpy().reshape(-1)
 
-    done = 0
-
-    def advance(_: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    def advance(_: NDArray[np.float64]) -> None:
         nonlocal done
         done += 1
         progress("L-BFGS iterations", done, None)
 
-    from scipy.optimize import minimize  # here: whoever only unlearns need not wait for it
-
-    optimum = minimize(
-        value_and_gradient,
-        weights.cpu().numpy().reshape(-1),
-        jac=True,
-        method="L-BFGS-B",
-        callback=advance,
-        options={
-            "maxiter": MAX_QUASI_NEWTON,
-            "maxcor": 20,
-            "gtol": QUASI_NEWTON_GOAL / np.sqrt(weights.numel()),
-            "ftol": 0.0,
-        },
-    )
+    goal = {"gtol": QUASI_NEWTON_GOAL / np.sqrt(weights.numel()), "ftol": 0.0}
+    options = {"maxiter": MAX_QUASI_NEWTON, "maxcor": 20, **goal}
+    start = weights.cpu().numpy().reshape(-1)
+    optimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=advance, options=options)
     return torch.from_numpy(optimum.x.reshape(shape)).to(device)
 
 
@@ -156,9 +143,19 @@ def train(
     names, table = _named(features, given.rows.feature_names or feature_names)
     values = as_labels(labels, table.shape[0], "the source")
     classes, counts = _classes_of(values)
-    _require_loss(loss, len(classes))
+    if not isinstance(loss, str) or loss not in HEADS:
+        raise OptionError(f"loss {loss!r}", f"training has {', '.join(sorted(HEADS))}", "Choose one of them.")
+    if loss_named(loss).one_row and len(classes) != 2:
+        raise OptionError(
+            f"loss {loss!r} for {len(classes)} classes", "it has one weight vector, for two classes", "Use softmax."
+        )
     lam, bound, bias = _defaults(l2, max_norm, bias, made, loss, len(classes), table)
-    _require_options(lam, bound, tolerance, dtype, store, encoder)
+    positive(lam, "l2", "Give the lambda of (lambda/2)||w||^2; usual are 1e-4 to 1e-1, where more hides more later.")
+    positive(bound, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
+    positive(tolerance, "tolerance", "1e-11 is the default.")
+    choice(dtype, DTYPES, "dtype")
+    choice(store, DTYPES, "store")
+    _require_encoder(encoder, encoder_trained)
     place, kept = computing_device(device), dtype_named(dtype)
     indices = encode(values, classes, "the source")
     rows = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
@@ -174,7 +171,7 @@ def train(
         residual=0.0,
         rows_dtype=dtype,
         encoder=encoder,
-        encoder_trained=_trained(encoder, encoder_trained),
+        encoder_trained=encoder_trained,
         features=names,
         preparation=learnt or given.learnt,
         table=None if made is None else made.to_json(),
@@ -219,29 +216,20 @@ def _defaults(
     return l2, bound, made is not None if bias is None else bias
 
 
-def _require_loss(loss: str, n_classes: int) -> None:
-    if not isinstance(loss, str) or loss not in HEADS:
-        raise OptionError(f"loss {loss!r}", f"training has {', '.join(sorted(HEADS))}", "Choose one of them.")
-    if loss_named(loss).one_row and n_classes != 2:
-        raise OptionError(
-            f"loss {loss!r} for {n_classes} classes", "it has one weight vector, for two classes", "Use softmax."
-        )
-
-
-def _require_options(l2: float, max_norm: float, tolerance: float, dtype: str, store: str, encoder: str | None) -> None:
-    positive(
-        l2,
-        "l2",
-        "Give the lambda of (lambda/2)||w||^2; 1e-4 to 1e-1 is usual, and larger makes later certificates stronger.",
-    )
-    positive(max_norm, "max_norm", "Choose it before looking at the rows, for example 1 for unit-norm features.")
-    positive(tolerance, "tolerance", "1e-11 is the default.")
-    choice(dtype, DTYPES, "dtype")
-    choice(store, DTYPES, "store")
+def _require_encoder(encoder: str | None, trained: str | None) -> None:
     if encoder is not None and not is_digest(encoder):
         raise DataError(
             f"encoder {encoder!r}", "a SHA-256 digest in hexadecimal is needed", "Use SplitModel.digest, or embed's."
         )
+    if trained is None:
+        return
+    if encoder is None:
+        raise DataError(
+            f"encoder_trained {trained!r}",
+            "there is no encoder that it could be said of",
+            "Give its digest as encoder.",
+        )
+    choice(trained, TRAINED_ON_SOURCE, "encoder_trained")
 
 
 def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] | None, Tensor]:
@@ -253,16 +241,6 @@ def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] 
     table = as_features(order_columns(features, names, len(names), "the source"), "the source")
     require_width(table.shape[1], len(names), "the source")
     return names, table
-
-
-def _trained(encoder: str | None, said: str | None) -> str | None:
-    if said is None:
-        return None
-    if encoder is None:
-        raise DataError(
-            f"encoder_trained {said!r}", "there is no encoder that it could be said of", "Give its digest as encoder."
-        )
-    return choice(said, TRAINED_ON_SOURCE, "encoder_trained")
 
 
 def _classes_of(values: NDArray[Any]) -> tuple[tuple[Label, ...], tuple[int, ...]]:

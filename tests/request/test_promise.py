@@ -125,10 +125,10 @@ def test_matched_classes_are_part_of_the_distance() -> None:
         assert wanted_distance(given, match_classes=True)[0].matched
 
 
-@pytest.mark.parametrize("given", [0.1, None, ("same", 0.0), object()])
-def test_what_is_no_distance_is_refused(given: object) -> None:
-    with pytest.raises(OptionError, match="words, a Distance or an Estimation"):
-        wanted_distance(given)
+def test_what_is_no_distance_is_refused() -> None:
+    for given in (0.1, None, ("same", 0.0), object()):
+        with pytest.raises(OptionError, match="words, a Distance or an Estimation"):
+            wanted_distance(given)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -140,37 +140,32 @@ def digits() -> dict[str, Any]:
     return digit_case()
 
 
-def test_losses_without_probabilities(digits: dict[str, Any]) -> None:
+def test_what_an_estimate_needs(digits: dict[str, Any]) -> None:
+    """A loss with probabilities and, for the conditional part, labels."""
     X, y = digits["source"]
     ridge = train(X, y, l2=0.1, max_norm=1.0, loss="ridge")
     with pytest.raises(OptionError, match="only softmax"):
         asked(ridge, digits["forget"], digits["surrogate"], distance="estimate", **BUDGET)
-
-
-def test_the_conditional_part_needs_labels(digits: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="no labels"):
         asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate:kl", **BUDGET)
     asked(digits["model"], digits["forget"], digits["surrogate"][0], distance="estimate", **BUDGET)
+    own_moments = Estimation("means", support="gaussian")
+    with pytest.raises(OptionError, match="the surrogate's own moments"):
+        asked(digits["model"], digits["forget"], digits["surrogate"], distance=own_moments, **BUDGET)
 
 
 def test_nothing_said_is_float64_on_the_cpu_in_one_process() -> None:
     plain = Execution()
     assert (plain.rows_dtype, plain.place, plain.group.size) == (torch.float64, torch.device("cpu"), 1)
     assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {name: dtype_named(name) for name in DTYPES}
+    for dtype in ("float16", "bfloat16", "int64", "", "torch.float64"):
+        with pytest.raises(OptionError, match="dtype"):
+            Execution(dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "", "torch.float64"])
-def test_rows_are_kept_in_no_other_dtype(dtype: str) -> None:
-    with pytest.raises(OptionError, match="dtype"):
-        Execution(dtype=dtype)
-
-
-@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta", "", "cpu:x"])
-def test_a_device_that_cannot_be_used_here_is_refused(device: str) -> None:
-    with pytest.raises(OptionError, match="Use cpu"):
-        computing_device(device)
-
-
-def test_a_device_is_called_what_tensors_there_call_it() -> None:
+def test_a_device_must_be_usable_here_and_is_called_what_tensors_there_call_it() -> None:
     """Else all that compares devices would take what is there for elsewhere, and copy it."""
     assert computing_device("cpu:0") == torch.zeros(1, device="cpu:0").device != torch.device("cpu:0")
+    for device in ("abacus", "cuda:99", "meta", "", "cpu:x"):
+        with pytest.raises(OptionError, match="Use cpu"):
+            computing_device(device)

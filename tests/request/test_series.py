@@ -11,10 +11,11 @@ import pytest
 from dp_accounting import pld
 
 from asking import asked
-from expunge.certificate.claim import spread_failures
+from expunge.certificate.claim import due_failures
 from expunge.certificate.derive import derive_region
 from expunge.desk import Policy, accept, create_desk, models, run, verify_desk
 from expunge.distance import parse_distance
+from expunge.errors import OptionError
 from expunge.evaluate.demo import digits
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
@@ -26,7 +27,7 @@ L2 = 0.1
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("steps", [8, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_many_requests_beside_exact_retraining(steps: int, tmp_path: Path) -> None:
     data = digits()
     X, y = data["source"]
@@ -127,26 +128,16 @@ def test_what_was_forgotten_before_counts() -> None:
 
 
 def test_failures_are_spread_and_add_up() -> None:
-    own = {"sampling": 4e-5, "eigenvalue": 1e-6}
-    spread = spread_failures(own, 10)
-    assert spread["sampling"] == pytest.approx(4e-6)
+    own, spread = (due_failures(1e-4, parse_distance("same"), averaged=False, planned=planned) for planned in (1, 10))
+    assert spread["sampling"] == pytest.approx(own["sampling"] / 10)
     assert sum(spread.values()) == pytest.approx(sum(own.values()))
     assert spread["sequence"] == pytest.approx(9 * (spread["sampling"] + spread["eigenvalue"]))
-    assert spread_failures(own, 1) == own
-    assert spread_failures({}, 10) == {}
 
 
-@pytest.mark.parametrize("change", [{"planned": 0}, {"planned": 2, "position": 3}, {"position": 0}])
-def test_impossible_places(change: dict[str, int]) -> None:
-    from expunge.errors import OptionError
-
-    with pytest.raises(OptionError):
-        replace(Series(5), **change)
-
-
-def test_the_papers_bound_cannot_be_carried() -> None:
-    from expunge.errors import OptionError
-
+def test_impossible_places_and_the_papers_bound_are_refused() -> None:
+    for change in ({"planned": 0}, {"planned": 2, "position": 3}, {"position": 0}):
+        with pytest.raises(OptionError, match="no more than planned can follow"):
+            replace(Series(5), **change)
     X, y = np.eye(4), np.arange(4) % 2
     with pytest.raises(OptionError, match="carried forward"):
         asked(X[:2], (X, y), X, epsilon=1.0, delta=0.1, distance="same", bound="paper", series=Series(2))

@@ -30,9 +30,6 @@ from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.sets import column_notes, refuse_squashed, survey, survey_notes, weighted_rows
 from expunge.rows import EncodedRows
-from expunge.rows.features import bound_rows
-from expunge.rows.streams import Form, StreamedRows, stream
-from expunge.runtime.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -130,17 +127,6 @@ UNLEARN = {"epsilon": 5.0, "delta": 1e-4, "distance": "same"}
 
 def lengths(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def test_streams_count_what_whole_sets_count() -> None:
-    table, labels = torch.from_numpy(RAW), torch.from_numpy(LABELS)
-    whole = bound_rows(table, labels, max_norm=150.0, bias=False, dtype=torch.float64, device=CPU, name="x")
-    form = Form((0, 1), 150.0, False, torch.float64, CPU, 5, "x")
-    blocks = stream(lambda: ((RAW[part : part + 70], LABELS[part : part + 70]) for part in range(0, 600, 70)))
-    streamed = StreamedRows(blocks, form, Memory.of(None))
-    assert len(streamed) == 600
-    assert streamed.scaling == whole.scaling
-    assert whole.scaling.n_scaled == whole.n_scaled == streamed.n_scaled > 0
 
 
 def test_nothing_is_said_of_few_and_more_than_half_are_refused() -> None:

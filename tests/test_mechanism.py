@@ -12,8 +12,7 @@ from expunge.train import train
 from three_classes import three_classes
 
 
-@pytest.mark.parametrize("loss", ["softmax", "ridge"])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("loss", "bias"), [("softmax", True), ("ridge", False)])
 def test_published_weights_are_updated_weights_plus_noise_of_sigma(parts, loss, bias) -> None:
     model = train(*parts["source"], l2=0.05, max_norm=2.0, loss=loss, bias=bias, force=True)
     request = asked(model, parts["forget"], parts["surrogate"], epsilon=1.0, delta=1e-3, distance="same", force=True)

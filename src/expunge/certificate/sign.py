@@ -11,7 +11,6 @@ be, byte for byte, what `seal` writes: JSON and base64 have many spellings of on
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import hashlib
 import json
@@ -47,6 +46,7 @@ PREDICATE_TYPE = "https://expunge.invalid/statement/3"  # a name, not a place: n
 KEY_LIMIT = 10_000
 ENVELOPE_LIMIT = 2 * SIZE_LIMIT
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidSignature)
 MISTAKEN = (".safetensors", ".deposit")  # another file of the same result, given by mistake
 
 
@@ -144,22 +144,6 @@ def _envelope(payload: bytes, keyid: str, signature: bytes) -> bytes:
 
 def open_envelope(content: bytes, key: Ed25519PublicKey, name: str) -> Statement:
     """What is inside, if this key signed these very bytes; the payload is parsed only after that."""
-    payload = _verified_payload(content, key, name)
-    try:
-        signed = read_json(payload)
-        document = parse_document(json.dumps(signed["predicate"]).encode(), name)
-        if not isinstance(document, Statement) or signed != in_toto(document):
-            raise ValueError("its type is another, or its subject is not the model it speaks of")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise VerificationFailed(
-            f"{name}: what was signed is not a statement about a model ({error})",
-            "an in-toto statement whose subject is the model it speaks of is needed",
-            "Do not rely on it.",
-        ) from error
-    return document
-
-
-def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes:
     try:
         outer: Any = read_json(content)
         (signature_entry,) = outer["signatures"]
@@ -168,14 +152,18 @@ def _verified_payload(content: bytes, key: Ed25519PublicKey, name: str) -> bytes
         if content != _envelope(payload, keyid_of(key), signature):
             raise ValueError("it is not, byte for byte, a statement signed by this key")
         key.verify(signature, pae(PAYLOAD_TYPE, payload))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error, InvalidSignature) as error:
+        signed: Any = read_json(payload)
+        document = parse_document(json.dumps(signed["predicate"]).encode(), name)
+        if not isinstance(document, Statement) or signed != in_toto(document):
+            raise ValueError("what was signed is not a statement about the model that is its subject")
+    except UNREADABLE as error:
         reason = "the signature does not fit" if isinstance(error, InvalidSignature) else str(error)
         raise VerificationFailed(
             f"{name}: {reason or type(error).__name__}",
-            "an envelope signed by the key given is needed",
+            "a statement about a model, signed by the key given, is needed",
             "Check that the key is the issuer's and that the file is the signed one; else do not rely on it.",
         ) from error
-    return payload
+    return document
 
 
 def verify_file(

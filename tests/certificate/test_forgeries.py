@@ -159,42 +159,22 @@ def test_a_forged_certificate_is_rejected_by_the_check_that_says_why(start: str,
         verify(forgery(start, change))
 
 
-FOLLOWING: list[tuple[str, Json, str]] = [
-    ("plain", {"sigma": 1.0}, "sigma"),
-    ("plain", {"status": "proven"}, "status"),
-    ("plain", {"assumptions": []}, "assumptions"),
-    ("plain", {"limits": []}, "limits"),
-    ("plain", {"guarantee": "nothing can be learnt"}, "guarantee"),
-    ("plain", {"sizes.classes": 9}, "sizes"),
-    ("plain", {"noise.calibration": "classical"}, "noise.calibration"),
-    ("plain", {"noise.required": 1e-9}, "noise.required"),
-    ("plain", {"created": 5}, "notes, software and created are text"),
-    ("plain", {"estimate": {"route": "kl"}}, "distance.provenance"),
-    ("paper", {"bound.tuned": False}, "bound.tuned"),
-    ("paper", {"tv_upper": 1e-9}, "tv_upper"),
-    ("whole", {"bound.tuned": False}, "bound.tuned"),
-    ("long rows", {"status": "conditional"}, "status"),
-    ("long rows", {"noise.grid_exponent": -3}, "noise.grid_exponent"),
-    ("long rows", {"noise.mu": 1e-3}, "noise.mu"),
-    ("long rows", {"noise.delta_for_noise": 1e-3}, "noise.delta_for_noise"),
-    ("long rows", {"noise.delta_at_sigma": 1e-12}, "noise.delta_at_sigma"),
-    ("long rows", {"bound.total": 1e-9}, "bound.total"),
-    ("long rows", {"bound.terms.remainder": 0.0}, "bound.terms"),
-    ("long rows", {"distance.meaning": "near"}, "distance.meaning"),
-    ("long rows", {"model.published.l2": 0.04}, "model.published.l2"),
-    ("long rows", {"model.published.n_source": 299}, "model.published.n_source"),
-    ("long rows", {"model.published.max_norm": 5.0}, "model.published.max_norm"),
-    ("long rows", {"noise.generator": "INSECURE-TEST"}, "noise.generator"),
-]
-
-
-@pytest.mark.parametrize(("start", "change", "name"), FOLLOWING, ids=lambda part: part if isinstance(part, str) else "")
+@pytest.mark.parametrize(
+    ("start", "change", "name"),
+    [
+        ("plain", {"noise.required": 1e-9}, "noise.required"),
+        ("plain", {"sizes.classes": 9}, "sizes"),
+        ("plain", {"created": 5}, "notes, software and created are text"),
+        ("plain", {"estimate": {"route": "kl"}}, "distance.provenance"),
+        ("whole", {"bound.tuned": False}, "bound.tuned"),
+        ("long rows", {"noise.generator": "INSECURE-TEST"}, "noise.generator"),
+        ("free", {"model.published.l2": 0.04}, "model.published.l2"),
+    ],
+)
 def test_what_follows_from_the_facts_is_recomputed(start: str, change: Json, name: str) -> None:
-    """And never said: who asks what is wrong is not told what to paste."""
-    honest_value = str(of(start).get(name, "never"))
+    """Every other number: tests/certificate/test_verify.py."""
     failed = failures(Certificate(changed(of(start), change)))
     assert any(check.name.startswith(name) for check in failed), [check.name for check in failed]
-    assert not any(honest_value in check.words for check in failed)
 
 
 @pytest.mark.parametrize("name", ["long rows", "range"])

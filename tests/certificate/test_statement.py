@@ -199,30 +199,18 @@ def with_distance(kind: str) -> Callable[[Json], object]:
 
 UNREADABLE = "cannot be recomputed|do not hold|say what follows"
 FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
-    "a stronger status": (put("status", value="proven"), "status"),
-    "a smaller epsilon": (put("epsilon", value=0.1), "mu"),
-    "a smaller delta": (put("delta", value=1e-6), "delta_for_noise"),
-    "an achieved mu": (put("mu", value=0.01), "mu"),
     "an epsilon that is none": (put("epsilon", value=-1.0), "epsilon is at least"),
     "a sigma between rungs": (put("sigma", value=0.003), "rung"),
     "another rung": (put("sigma", value=2.0**-6), "guarantee"),
     "noise said to be set beforehand": (put("noise", "choice", value="policy"), "limits"),
     "noise that was not rounded": (put("noise", "choice", value="exact"), "set beforehand"),
-    "a shorter ladder": (put("noise", "rungs", value=2), "rungs"),
-    "another grid": (put("noise", "grid_exponent", value=-10), "grid"),
     "noise of a test": (put("noise", "generator", value="INSECURE-TEST"), "secret"),
-    "a generator nobody knows": (put("noise", "generator", value="dice"), "secret"),
     "an assumption left out": (lambda c: c["assumptions"].pop(), "assumptions"),
     "a limit left out": (lambda c: c["limits"].pop(), "limits"),
     "facts that were declared": (lambda c: c["bound"]["declared"].append("l2"), "assumptions"),
-    "a distance with another value": (put("distance", "value", value=3.0), UNREADABLE),
     "a closer distance": (put("distance", "sampling", value="seen"), "assumptions"),
-    "another calibration": (put("noise", "calibration", value="classical"), "calibration"),
-    "fewer parameters": (put("sizes", "parameters", value=3), "parameters"),
     "no noise": (lambda c: c.pop("noise"), UNREADABLE),
     "no sigma": (put("sigma", value=None), UNREADABLE),
-    "an unknown bound": (put("bound", "kind", value="tight"), UNREADABLE),
-    "an unknown distance": (put("distance", "kind", value="near"), UNREADABLE),
     "an unknown loss": (put("model", "loss", value="hinge"), UNREADABLE),
     "rows at no distance": (with_distance("deposit"), "rows stand in for the source"),
     "a free intercept": (put("model", "free_bias", value=True), "what only a deposit has"),
@@ -294,12 +282,9 @@ KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
     "no level": (put("sigma", value=0.3), "one of six levels"),
     "noise not rounded": (put("noise", "choice", value="exact"), UNREADABLE),
     "many levels": (lambda c: c["noise"].update(rungs=50, rehearsed_rows=50), "one of six levels"),
-    "other rungs": (put("noise", "rungs", value=2), "noise.rungs"),
     "another exact part": (put("noise", "smallest", value=1e3), "noise.grid_exponent"),
-    "an average": (put("noise", "averaged", value=True), "noise.averaged"),
     "an epsilon that no draw in float64 bears": (at_epsilon(60.0), "what float64 makes of the noise"),
     "an epsilon that cannot be asked for": (at_epsilon(1e-7), "epsilon is at least"),
-    "another schema": (put("schema", value="expunge/statement/4"), "schema"),
 }
 
 

@@ -3,7 +3,8 @@
     python benchmarks/rooms.py [--pairs]
 
 Calls of functions are counted, with sys.setprofile, of one command with a deposit and one with a surrogate, each after
-it was run before, so that loading does not count. `--pairs` lists the most frequent changes.
+it was run before, so that loading does not count; nor does `runtime/arrays.py`, which stands for numpy and torch.
+`--pairs` lists the most frequent changes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import expunge
 from expunge.cli import main
 
 PACKAGE = str(Path(expunge.__file__).parent) + "/"
+ARRAYS = f"{PACKAGE}runtime/arrays.py"
 PROMISE = "--model model.safetensors --forget forget.npz --epsilon 1 --delta 1e-3 --force --quiet --json"
 COMMANDS = {
     "with a deposit": f"unlearn {PROMISE} --deposit model.deposit --out one",
@@ -51,7 +53,8 @@ def calls_of(line: str) -> list[CodeType]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
+        own = code.co_filename.startswith(PACKAGE) and code.co_filename != ARRAYS
+        if event == "call" and own and not code.co_name.startswith("<"):
             found.append(code)
 
     sys.setprofile(note)

@@ -1,4 +1,4 @@
-"""What an estimator minimises, weights both ways, and what is not supported."""
+"""What an estimator minimises, and what is not supported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 from sklearn.linear_model import (
     LogisticRegression,
     LogisticRegressionCV,
@@ -17,9 +16,7 @@ from sklearn.linear_model import (
 )
 from sklearn.multiclass import OneVsRestClassifier
 
-import expunge
 from expunge.errors import ModelError
-from expunge.sklearn import from_sklearn
 from expunge.sklearn.objectives import Objective, read_objective, with_weights
 from sklearn_models import EXACT, numbers
 
@@ -118,57 +115,3 @@ def test_another_penalty_for_each_class_is_refused() -> None:
     single.C_ = np.array([1.0, 2.0, 3.0])
     with pytest.raises(ModelError, match="another C for each class"):
         read_objective(single)
-
-
-# Without a deposit: the same objective and the same predictions, and a refusal where no bound can hold.
-
-
-def digits(classes: int) -> tuple[np.ndarray, np.ndarray]:
-    x, y = load_digits(return_X_y=True)
-    x = x / np.linalg.norm(x, axis=1, keepdims=True) / (1 + 1e-12)
-    return x[y < classes][:600], y[y < classes][:600]
-
-
-@pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("kind", ["logistic", "ridge"])
-def test_the_converted_weights_are_at_the_optimum_of_our_objective(classes: int, kind: str) -> None:
-    x, y = digits(classes)
-    logistic = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=5000)
-    estimator = (logistic if kind == "logistic" else RidgeClassifier(alpha=3.0, fit_intercept=False)).fit(x, y)
-    before = estimator.coef_.copy()
-    model = from_sklearn(estimator, n_source=len(x), max_norm=1.0, source=(x, y))
-    assert model.record.residual < 1e-6
-    assert model.record.provenance == "declared"
-    ours = expunge.train(x, y, l2=model.record.l2, max_norm=1.0, loss=model.record.loss)
-    assert np.allclose(ours.weight.numpy(), model.weight.numpy(), atol=1e-4)
-    assert np.array_equal(model.predict(x), estimator.predict(x))
-    asked = {"epsilon": 2.0, "delta": 1e-3, "distance": "source", "force": True}
-    result = expunge.unlearn(model, (x[:2], y[:2]), (x, y), **asked)
-    assert result.certificate.status == "conditional"
-    assert np.array_equal(estimator.coef_, before)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "word"),
-    [
-        (LogisticRegression(), "intercept"),
-        (RidgeClassifier(), "intercept"),
-        (LogisticRegression(fit_intercept=False, class_weight="balanced"), "class_weight"),
-        (LogisticRegression(fit_intercept=False, l1_ratio=1.0, solver="saga", tol=0.1), "L2"),
-        (LogisticRegressionCV(Cs=2, cv=2), "make a deposit"),
-        (SGDClassifier(loss="log_loss"), "make a deposit"),
-        (LogisticRegression(fit_intercept=False), "training_residual"),
-    ],
-)
-def test_what_our_objective_does_not_describe_is_refused_with_a_remedy(estimator: Any, word: str) -> None:
-    x, y = digits(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fitted = estimator.fit(x, y)
-    given = {"n_source": len(x), "max_norm": 1.0, "training_residual": None if "resid" in word else 0.1}
-    with pytest.raises(ModelError, match=word):
-        from_sklearn(fitted, **given)
-    if "resid" in word:
-        fitted.intercept_ = np.array([1.0])
-        with pytest.raises(ModelError, match="an intercept that is not 0"):
-            from_sklearn(fitted, **given)

@@ -2,8 +2,7 @@
 
 While the source is there, `deposit` stores what later deletions need of it, and `unlearn` hands back an estimator of
 the same kind: of a classifier or of a Pipeline that ends in one, as people write them; `coarsen` fits it anew with
-steps that values of single rows cannot be read off. `ForgettingClassifier` does both in one estimator. `from_sklearn`
-is for models of whose source no deposit was made.
+steps that values of single rows cannot be read off. `ForgettingClassifier` does both in one estimator.
 """
 
 from expunge.deposit.forecast import ServesFew
@@ -15,7 +14,6 @@ from expunge.sklearn.deletion import (
     deposit,
     unlearn,
 )
-from expunge.sklearn.objectives import from_sklearn
 from expunge.sklearn.pipelines import coarsen
 
 __all__ = [
@@ -26,6 +24,5 @@ __all__ = [
     "ServesFew",
     "coarsen",
     "deposit",
-    "from_sklearn",
     "unlearn",
 ]

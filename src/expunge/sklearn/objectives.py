@@ -6,9 +6,6 @@
     OneVsRestClassifier                  one of these, once for each class
 
 with s the weights of the classes. The intercept is not penalised, except by liblinear.
-
-`from_sklearn` is for models of whose source no deposit was made. An intercept that is not penalised has no strong
-convexity, hence no bound without anything of the source: it is refused there.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import (
@@ -32,11 +28,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
 from expunge.errors import ModelError
-from expunge.heads import head_for
-from expunge.model import LinearModel, declared_record
 from expunge.record import Label
-from expunge.rows import as_features, as_labels, bound_rows, encode, order_columns
-from expunge.train import residual_upper
 
 Estimator = Any  # of scikit-learn, which has no types
 RIDGES = (RidgeClassifier, RidgeClassifierCV)
@@ -49,7 +41,6 @@ SUPPORTED = (
     "LogisticRegression, LogisticRegressionCV, RidgeClassifier, RidgeClassifierCV, SGDClassifier(loss='log_loss'), a "
     "OneVsRestClassifier of one of these, or a Pipeline that ends in one"
 )
-WITH_DEPOSIT = ("Pipeline", "LogisticRegressionCV", "RidgeClassifierCV", "SGDClassifier", "OneVsRestClassifier")
 REQUIRED = "an L2 penalty is needed, and a smooth loss: both known, and the same for every class"
 EACH_LABEL = "Fit one classifier a label, with a deposit each."
 BINS = "Fit a LogisticRegression on the same columns, cut into bins by KBinsDiscretizer where thresholds matter."
@@ -248,72 +239,3 @@ def with_weights(estimator: Estimator, weights: NDArray[np.float64]) -> Estimato
         if name in vars(estimator):
             setattr(fresh, name, vars(estimator)[name])
     return fresh
-
-
-# Without a deposit ----------------------------------------------------------------------------------------------------
-
-
-def from_sklearn(
-    estimator: Estimator,
-    *,
-    n_source: int,
-    max_norm: float,
-    training_residual: float | None = None,
-    source: tuple[Any, Any] | None = None,
-) -> LinearModel:
-    """A fitted LogisticRegression or RidgeClassifier as a model with a declared record.
-
-    Give `training_residual`, the norm of OUR objective's gradient at the weights, or `source`, the training rows, to
-    have it measured while they still exist: scikit-learn's default tolerance stops far from the optimum. Rows must have
-    been trained on unscaled and be at most `max_norm` long; weights per class or per row are not supported. The
-    published model predicts by itself (`LinearModel.predict`).
-    """
-    kind = type(estimator).__name__
-    if kind in WITH_DEPOSIT:
-        raise ModelError(
-            f"{kind} is not supported without a deposit",
-            "LogisticRegression and RidgeClassifier alone are understood",
-            "While the source is there, make a deposit (expunge.sklearn.deposit).",
-        )
-    objective = read_objective(estimator)
-    rules = {  # scikit-learn does not penalise the intercept: the objective is not strongly convex in it
-        "fit_intercept=True": objective.bias,
-        "fit_intercept=False and an intercept that is not 0": bool(np.any(np.asarray(estimator.intercept_) != 0.0)),
-        "class_weight": objective.class_weight is not None,
-    }
-    for found in (name for name, broken in rules.items() if broken):
-        raise ModelError(
-            f"{kind} with {found}",
-            "without a deposit no bound holds for what is not penalised, and every row must count the same",
-            "While the source is there, make a deposit (expunge.sklearn.deposit); else fit without, with a column of "
-            "ones for an intercept, or use expunge.train(bias=True).",
-        )
-    given = getattr(estimator, "feature_names_in_", None)
-    names = None if given is None else tuple(str(name) for name in given)
-    loss, l2 = objective.loss, 1.0 / (objective.strength * n_source)
-    model = LinearModel(torch.from_numpy(np.array(objective.matrix)), None)
-    if training_residual is None:
-        if source is None:
-            raise ModelError(
-                "neither training_residual nor source was given",
-                "the bound needs to know how far training stopped from the optimum",
-                "Pass source=(X, y) while the training rows exist, or the gradient's norm as training_residual.",
-            )
-        values, labels = order_columns(source, names, model.n_features, "the source")
-        features = as_features(values, "the source")
-        if features.shape[0] != n_source:
-            found = f"the source has {features.shape[0]} rows"
-            raise ModelError(found, f"n_source is {n_source}", "Give the rows that were trained on.")
-        rows = bound_rows(
-            features,
-            encode(as_labels(labels, n_source, "the source"), objective.labels, "the source"),
-            max_norm=max_norm, bias=False, dtype=torch.float64, device=torch.device("cpu"), width=model.n_features,
-            name="the source",
-        )  # fmt: skip
-        head = head_for(loss, l2=l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=max_norm)
-        training_residual = residual_upper(head, model.matrix(), rows)
-    record = declared_record(
-        model, n_source=n_source, l2=l2, loss=loss, max_norm=max_norm, residual=training_residual,
-        classes=objective.labels, features=names,
-    )  # fmt: skip
-    return model.with_record(record)

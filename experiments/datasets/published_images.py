@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from expunge.errors import FileError
-from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, checked_examples, damage_error
+from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, damage_error
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
 
@@ -30,7 +30,7 @@ IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x
 def read_mnist(path: Path) -> EncoderInputs:
     """Images of an idx file, with the labels that are beside it."""
     try:
-        return checked_examples(read_idx(path), read_idx(_labels_beside(path)), str(path))
+        return EncoderInputs(read_idx(path), read_idx(_labels_beside(path)), str(path))
     except DAMAGE as error:
         raise damage_error(path, error) from error
 
@@ -49,7 +49,7 @@ def read_cifar(folder: Path, split: str = "train") -> EncoderInputs:
     images = content.reshape(-1, width)
     if images[:, 0].max() > 9:
         raise FileError(f"{folder}: a label {images[:, 0].max()}", "0 to 9 are known", "Download the files again.")
-    return checked_examples(images[:, 1:].reshape(-1, *SHAPE).copy(), images[:, 0].astype(np.int64), str(folder))
+    return EncoderInputs(images[:, 1:].reshape(-1, *SHAPE).copy(), images[:, 0].astype(np.int64), str(folder))
 
 
 def read_idx(path: Path) -> Array:

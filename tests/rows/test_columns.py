@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,14 @@ import torch
 import expunge
 from expunge.desk import Policy, accept, create_desk
 from expunge.distance import Estimation
-from expunge.errors import DataError, ExpungeError, FileError, ModelError
+from expunge.errors import DataError, ExpungeError, FileError
 from expunge.estimate.comparison import prepare_sets
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.plan import plan
-from expunge.model import LinearModel, read_model
+from expunge.model import LinearModel
 from expunge.request.request import record_for
 from expunge.rows import names_of, open_data, order_columns, read_data
 from expunge.rows.streams import Share
-from expunge.rows.tables import frame_values
 from expunge.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,24 +142,6 @@ def test_row_numbers_are_not_trained_on(kind: str, mistake: str, make: Any) -> N
         train(*given, l2=0.05, max_norm=1.0, feature_names=names_of(given))
 
 
-def test_names_that_no_record_can_keep_are_refused() -> None:
-    for names, said in (
-        (["a", "b", "c", "a"], "two features of one name"),
-        (["a", "b", "c", "x" * 301], "at most 300 characters"),
-        ([f"c{place}" for place in range(5)], "5"),
-    ):
-        with pytest.raises(DataError, match=said):
-            train(*SOURCE, l2=0.05, max_norm=1.0, feature_names=names)
-
-
-def test_a_model_file_whose_names_are_not_as_many_as_its_columns_is_refused(model: LinearModel, tmp_path: Path) -> None:
-    assert model.record is not None
-    odd = replace(model, record=replace(model.record, features=NAMES[:3]))
-    (tmp_path / "model.safetensors").write_bytes(odd.to_bytes())
-    with pytest.raises(ModelError, match="4 weight columns, 3 features named"):
-        read_model(tmp_path / "model.safetensors")
-
-
 # Unlearning ----------------------------------------------------------------------------------------------------------
 
 
@@ -207,13 +187,6 @@ def test_a_record_without_names_says_that_names_were_not_compared(make: Any) -> 
     numbered = framed(FORGET).reset_index(names="")
     with pytest.raises(DataError, match="row numbers"):
         expunge.unlearn(bare, make("csv", numbered, FORGET[1]), surrogate, **UNLEARN)
-
-
-def test_frames_of_mixed_types_are_read_column_by_column() -> None:
-    frame = pd.DataFrame({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5]})
-    assert frame_values(frame, "it").tolist() == [[1.0, 1.0, 0.5], [2.0, 0.0, 1.5]]
-    with pytest.raises(DataError, match="column 'b' holds text"):
-        frame_values(frame.assign(b=["x", "y"]), "it")
 
 
 # Planning, estimating, evaluating ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,22 +57,6 @@ def test_every_format_gives_the_same_arrays(kind: str, tmp_path: Path) -> None:
     assert found.name == str(tmp_path / f"data.{kind}")
 
 
-@pytest.mark.parametrize("suffix", ["NPZ", "Csv", "pq", "PARQUET", "SafeTensors"])
-def test_the_ending_may_be_written_in_any_case(suffix: str, tmp_path: Path) -> None:
-    kind = {"pq": "parquet"}.get(suffix, suffix.lower())
-    assert np.array_equal(read(tmp_path, WRITERS[kind](X, Y), suffix).features, X)
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_labels_may_be_strings(kind: str, tmp_path: Path) -> None:
-    names = np.array(["cat", "dog", "hörnchen"])[Y]
-    if kind == "safetensors":
-        pytest.skip("safetensors holds no strings")
-    found = read(tmp_path, WRITERS[kind](X, names), kind)
-    assert found.labels.dtype.kind == "U"
-    assert found.labels.tolist() == names.tolist()
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_other_bytes_are_refused(kind: str, tmp_path: Path) -> None:
     for content in (b"a", b"\0" * 64, b"just some text, no more\n", bytes(range(256)) * 4):
@@ -99,13 +82,6 @@ def test_safetensors_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
     values = torch.tensor([[1.5, -2.0], [0.0, 300.0]]).abs().to(dtype)
     found = read(tmp_path, torch_bytes({"X": values, "y": torch.tensor([0, 1])}), "safetensors")
     assert np.array_equal(found.features.astype(np.float64), values.double().numpy())
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_no_rows_are_refused_as_such(kind: str, box: Any) -> None:
-    ran = box.run(box.unlearn(forget=box.write(f"none.{kind}", WRITERS[kind](X[:0], Y[:0]))))
-    assert (ran.status, ran.crash) == (2, None)
-    assert "no rows" in ran.message
 
 
 # Sizes are checked before anything is allocated -----------------------------------------------------------------

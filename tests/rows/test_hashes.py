@@ -133,16 +133,6 @@ def test_label_width_and_key_matter() -> None:
     assert agreeing(one, hash_rows(KEY, [[1, 2]], [True])) == list(PRECISIONS)
 
 
-def test_different_keys_give_unrelated_hashes() -> None:
-    X, y = np.random.default_rng(0).normal(size=(500, 3)), np.zeros(500)
-    first, second = hash_rows(KEY, X, y), hash_rows(KEY[::-1], X, y)
-    bits = np.unpackbits(first.digests[0] ^ second.digests[0])
-    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
-    every = [text for hashes in (first, second) for level in range(3) for text in hashes.hex(level)]
-    assert len(set(every)) == len(every)
-    assert (match_hashes(first, second).row == -1).all()
-
-
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(64)])
 def test_a_key_has_32_bytes(key: bytes) -> None:
     with pytest.raises(OptionError, match="32 secret"):

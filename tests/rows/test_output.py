@@ -117,14 +117,6 @@ def test_a_pair_is_never_written_over(taken: str, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_folders_made_on_the_way_do_not_stay(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match="Nothing was written"):
-        write(kind, tmp_path / "new" / "deep")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
 def test_nothing_is_written_over(kind: str, tmp_path: Path) -> None:
     for make in (lambda path: path.write_text("mine"), Path.mkdir, lambda path: path.symlink_to("nowhere")):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -211,16 +211,6 @@ def test_rows_that_two_processes_give_are_refused(tmp_path: Path) -> None:
     assert len(StreamedRows(npy(tmp_path), form(), PLENTY, Pair())) == ROWS
 
 
-def test_processes_decide_alike_on_what_they_can_afford(tmp_path: Path) -> None:
-    class Crowded(Pair):
-        def largest(self, part: float) -> float:
-            return max(part, 1.0)
-
-    rows = StreamedRows(npy(tmp_path), form(), PLENTY, Crowded())
-    assert rows.keeps(8)
-    assert not rows.affords(8)
-
-
 def test_rows_without_labels_among_others_are_refused() -> None:
     with pytest.raises(DataError, match="600 rows without labels after 400"):
         gathered(StreamedRows(stream(lambda: iter([(X[:400], Y[:400]), X[400:]])), form(), PLENTY))
@@ -235,14 +225,6 @@ def test_labels_that_change_between_passes_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "trainy.npy", (Y + 1) % 3)
     with pytest.raises(DataError, match="gave other rows than in the first pass"):
         gathered(rows)
-
-
-def test_a_pass_that_is_left_early_does_not_count(tmp_path: Path) -> None:
-    rows = StreamedRows(npy(tmp_path), form(), PLENTY)
-    for _ in rows.blocks():
-        break
-    assert torch.equal(gathered(rows).features, gathered(rows).features)
-    assert len(rows) == ROWS
 
 
 def test_labels_may_be_missing_or_text(tmp_path: Path) -> None:
@@ -304,13 +286,6 @@ def test_files_are_read_whole_where_they_fit(tmp_path: Path) -> None:
         assert isinstance(open_data(tmp_path / name, memory=PLENTY), EncodedRows)
         assert isinstance(open_data(tmp_path / name, memory=NOTHING), Stream)
     assert isinstance(open_data(tmp_path / "rows.npz", memory=NOTHING), EncodedRows)
-
-
-def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "X.npy", X[:0])
-    np.save(tmp_path / "y.npy", Y[:0])
-    with pytest.raises(DataError, match="has no rows"):
-        load(opened(tmp_path))
 
 
 def saved(folder: Path, features: Any, labels: Any = None) -> None:

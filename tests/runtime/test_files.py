@@ -11,7 +11,7 @@ import pytest
 
 from expunge.errors import FileError
 from expunge.runtime import files as durable
-from expunge.runtime.files import PRIVATE, make_folder, readable, same_content, write_synced
+from expunge.runtime.files import PRIVATE, readable, write_synced
 
 
 @pytest.mark.parametrize("mode", [durable.PRIVATE, durable.PUBLIC])
@@ -78,16 +78,6 @@ def test_folders_and_removal(tmp_path: Path) -> None:
     for name in ("private", "public", "not there"):
         durable.remove(tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-def test_same_content(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a", {"x": b"1"}, private=False)
-    make_folder(tmp_path / "b", {"x": b"1", "more": b"2"}, private=False)
-    make_folder(tmp_path / "c", {"x": b"3"}, private=False)
-    assert same_content(tmp_path / "a", tmp_path / "b")
-    assert not same_content(tmp_path / "b", tmp_path / "a")
-    assert not same_content(tmp_path / "a", tmp_path / "c")
-    assert not same_content(tmp_path / "a", tmp_path / "a" / "x")
 
 
 def test_what_can_be_read_and_each_way_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

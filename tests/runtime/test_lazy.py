@@ -33,11 +33,6 @@ def test_a_module_is_loaded_when_its_name_is_asked_for_and_not_before(package: s
         _ = module.weight
 
 
-def test_a_function_is_not_hidden_by_the_module_of_its_name(package: str) -> None:
-    __import__(f"{package}.work")
-    assert sys.modules[package].work() == 7
-
-
 def test_names_are_listed_and_others_refused(package: str) -> None:
     module = sys.modules[package]
     assert {"work", "weight"} <= set(dir(module))

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.runtime.progress import NO_LIMIT, Budget, expected
+from expunge.runtime.progress import Budget, expected
 
 
 @given(st.integers(1, 1000), st.floats(0.01, 0.85), st.integers(1, 30))
@@ -65,11 +65,3 @@ def test_what_fits_is_reckoned_at_the_speed_so_far() -> None:
     assert budget.fitting(90, 500) == 500, "never more than there is to do"
     clock.now += 19.0
     assert budget.fitting(30, 500) == 30, "never fewer than were done"
-
-
-def test_without_a_limit_everything_fits() -> None:
-    assert NO_LIMIT.left == math.inf
-    assert not NO_LIMIT.spent
-    assert not NO_LIMIT.limited
-    assert NO_LIMIT.part(0.1) is NO_LIMIT
-    assert NO_LIMIT.fitting(1, 10**9) == 10**9

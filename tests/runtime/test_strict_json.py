@@ -21,11 +21,6 @@ def test_what_python_would_let_through_is_refused(text: str) -> None:
         read_json(text)
 
 
-def test_everything_else_is_read_as_it_stands() -> None:
-    text = '{"a": {"a": [1, 2.5, "x", null, true]}, "b": {}}'
-    assert read_json(text) == json.loads(text)
-
-
 def test_a_digest_is_64_hexadecimal_digits() -> None:
     digest = hashlib.sha256(b"").hexdigest()
     assert is_digest(digest)
@@ -73,11 +68,7 @@ GOOD: dict[str, Any] = {"count": 1, "size": 2.5, "note": None, "parts": [{"name"
     ("change", "words"),
     [
         ({"count": 1.0}, "count 1.0"),
-        ({"count": True}, "count True"),
-        ({"size": "2.5"}, "size '2.5'"),
         ({"size": None}, "size None"),
-        ({"note": 3}, "note 3"),
-        ({"parts": {"name": "a"}}, "parts"),
         ({"parts": [{"name": "a"}]}, "lacks or adds ready"),
         ({"parts": [{"name": "a", "ready": 1}]}, "ready 1"),
         ({"shares": {"a": "b"}}, "shares 'b'"),

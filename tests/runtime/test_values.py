@@ -54,13 +54,6 @@ def test_what_is_printed_is_never_below_and_hardly_above(value: float, digits: i
     assert printed <= Decimal(repr(value)) * (1 + Decimal(10) ** (1 - digits))
 
 
-def test_numbers_with_few_digits_stay_as_they_are() -> None:
-    for value in (1.0, 0.01, 0.1, 5.0, 1e-5, 1e-300, 1234.0):
-        assert up(value) == f"{value:g}"
-    assert up(1.0000049) == "1.00001"
-    assert up(0.99999999) == "1"
-
-
 UNSEEN = ["", " ", *"\u00a0\u3000\u2003\u200b\ufeff\u2060\x1f\x00\u3164\u2800\ufe0f"]
 SIGNS = ["=", "+", "-", "@", "＝", "＋", "－", "＠", "﹢", "﹣", "﹦", "﹫", "\u2212"]  # noqa: RUF001
 

@@ -334,51 +334,42 @@ class EncoderInputs:
     labels: Array
     name: str
 
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 2 or len(self.inputs) == 0 or self.inputs.dtype.kind not in "fiub":
+            raise DataError(
+                f"{self.name}: inputs of shape {self.inputs.shape} and dtype {self.inputs.dtype}",
+                "one or more examples made of numbers are needed, rows first",
+                "Check how the file was written; convert to uint8 or float32.",
+            )
+        if self.labels.shape != (len(self.inputs),):
+            raise DataError(
+                f"{self.name}: labels of shape {self.labels.shape} for {len(self.inputs):,} examples",
+                "one label an example is needed",
+                "Check that X and y belong together.",
+            )
+
 
 def read_examples(path: str | Path, *, size: int | None = None) -> EncoderInputs:
     """Read inputs and labels; with a `size` pictures in folders become squares."""
     location = Path(path)
-    if size is not None and not location.is_dir():
+    if location.is_dir():
+        return _read_folder(location, size)
+    if size is not None:
         raise DataError(f"size {size} for {path}", "only folders of pictures are resized", "Leave the size out.")
-    if not location.is_dir() and readable(location).suffix.lower() != ".npz":
+    if readable(location).suffix.lower() != ".npz":
         raise FileError(
             f"{path}: unknown file type {location.suffix!r}",
             "a .npz file or a folder of pictures is needed",
             "Save the examples with numpy.savez(path, X=images, y=labels).",
         )
     try:
-        if location.is_dir():
-            inputs, labels = _read_folder(location, size)
-        else:
-            arrays = read_npz(location, ("X", "y"))
-            inputs, labels = arrays["X"], arrays["y"]
+        arrays = read_npz(location, ("X", "y"))
     except DAMAGE as error:
         raise damage_error(location, error) from error
-    return checked_examples(inputs, labels, str(location))
+    return EncoderInputs(arrays["X"], arrays["y"], str(location))
 
 
-def checked_examples(inputs: Array, labels: Array, name: str) -> EncoderInputs:
-    """Inputs and labels, if they belong together."""
-    if inputs.ndim < 2 or len(inputs) == 0:
-        raise DataError(
-            f"{name}: inputs of shape {inputs.shape}",
-            "one or more examples are needed, rows first",
-            "Check how the file was written.",
-        )
-    if labels.shape != (len(inputs),):
-        raise DataError(
-            f"{name}: labels of shape {labels.shape} for {len(inputs):,} examples",
-            "one label an example is needed",
-            "Check that X and y belong together.",
-        )
-    if inputs.dtype.kind not in "fiub":
-        raise DataError(
-            f"{name}: inputs of dtype {inputs.dtype}", "numbers are needed", "Convert them to uint8 or float32."
-        )
-    return EncoderInputs(inputs, labels, name)
-
-
-def _read_folder(folder: Path, size: int | None) -> tuple[Array, Array]:
+def _read_folder(folder: Path, size: int | None) -> EncoderInputs:
     files = sorted(
         entry
         for entry in folder.glob("*/*")
@@ -402,7 +393,7 @@ def _read_folder(folder: Path, size: int | None) -> tuple[Array, Array]:
                 "Resize and convert the pictures the way the encoder was trained.",
             )
         inputs[index] = picture
-    return inputs, np.array([file.parent.name for file in files])
+    return EncoderInputs(inputs, np.array([file.parent.name for file in files]), str(folder))
 
 
 def read_picture(path: Path, size: int | None = None) -> Array:

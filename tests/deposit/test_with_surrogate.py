@@ -106,7 +106,7 @@ def test_the_smallest_of_the_measured_routes_is_taken_or_the_one_that_is_stated(
             assert not math.isfinite(smallest)
             continue
         regions += 1
-        assert smallest <= best.radius <= 1.1 * smallest
+        assert smallest <= best.radius <= 1.001 * smallest
         for each in every:
             stated = smallest_with_surrogate(step, problem.asked, like=each.facts)
             if math.isfinite(each.radius):

@@ -44,7 +44,6 @@ from expunge.solve.linear import Step, SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
 from expunge.surrogate import Moments
 
-MEASURED = 3  # routes whose norm the rows are measured in, at most; any of MOST_ROUTES can be among them
 CHARGED = 1e-7  # of the gradient: charged for a step that left less, so that the charge does not hang on the machine
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 WHOLE = 2_000  # weights: up to here classes with a loss each are measured together, beyond one by one
@@ -372,8 +371,8 @@ def smallest_with_surrogate(
 ) -> SurrogateRegion | None:
     """The route with the smallest region, or the one most `like` what is said; None where none is finite.
 
-    To measure what the rows say in the norm of a route takes a pass over them; so that of the roundest route is
-    measured first, and of the others those few that would be better if they left as much.
+    To measure what the rows say in the norm of a route takes passes over them, so a route that would not be better if
+    they left nothing is not measured.
     """
     if step is None:
         return None
@@ -383,17 +382,14 @@ def smallest_with_surrogate(
         for facts, norm in step.routes.measurements(ties=like is not None)
         if norm is not None and facts.route in (RANGE, LONG_ROWS) and math.isfinite(facts.shape_ratio)
     ]
-    assert like is not None or len(waiting) <= MOST_ROUTES
-    waiting.sort(key=lambda each: each[0].shape_ratio if like is None else difference(each[0], like))
+    if like is not None:
+        waiting = sorted(waiting, key=lambda each: difference(each[0], like))[:1]
+    assert len(waiting) <= MOST_ROUTES
     best: SurrogateRegion | None = None
-    for _ in range(MEASURED if like is None else 1):
-        if not waiting or (best is not None and _radius(waiting[0][0], best.second) >= best.radius):
-            break
-        region = measure(step, *waiting.pop(0), terms)
-        if best is None or region.radius < best.radius:
-            best = region
-        second = best.second
-        waiting.sort(key=lambda each: _radius(each[0], second))
+    for facts, norm in sorted(waiting, key=lambda each: _radius(each[0], 0.0)):
+        if best is None or _radius(facts, 0.0) < best.radius:
+            region = measure(step, facts, norm, terms)
+            best = region if best is None or region.radius < best.radius else best
     return best if best is not None and math.isfinite(best.radius) else None
 
 

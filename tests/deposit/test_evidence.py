@@ -20,7 +20,7 @@ from expunge.certificate.verify import checks, verify_statement
 from expunge.deposit.evidence import COVERED, DepositEvidence, reach_of
 from expunge.deposit.file import Deposit
 from expunge.errors import BeyondPolicy, VacuousClaim
-from expunge.mechanism import carry_out, gather, measure
+from expunge.mechanism import carry_out, certify, gather, measure
 from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -196,11 +196,11 @@ def test_what_is_published_has_the_covariance_of_the_retained_rows() -> None:
     """Whitened by the shape and the exact part, the noise of many publications is standard normal."""
     case = made("softmax", l2=0.05, width=1, classes=2)
     request = case.request(np.arange(2), force=True)
-    v = case.deposit.model.matrix().numpy() + measure(request).step.update.numpy()
+    measured = measure(request)
+    v = case.deposit.model.matrix().numpy() + measured.step.update.numpy()
     draws, sigma = [], 0.0
     for seed in range(200):
-        result = carry_out(request, insecure_test_seed=seed)
-        assert result is not None
+        result = certify(request, measured, insecure_test_seed=seed)
         sigma = result.certificate.sigma
         draws.append((result.model.matrix().numpy() - v).reshape(-1))
     left = result.deposit

@@ -97,7 +97,7 @@ def test_a_certificate_can_tell_from_the_reach_how_little_rows_may_bend_at_most(
 
 def test_the_smallest_of_the_measured_routes_is_taken_or_the_one_that_is_stated() -> None:
     regions = 0
-    for problem in problems("gaussian", 12):
+    for problem in problems("gaussian", 6):
         step = step_of(problem)
         best = smallest_with_surrogate(step, problem.asked)
         every = [measure(step, *each, problem.asked) for each in step.routes.measurements() if each[1] is not None]  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def test_the_smallest_of_the_measured_routes_is_taken_or_the_one_that_is_stated(
             if math.isfinite(each.radius):
                 assert stated is not None
                 assert replace(stated.facts, solver=0.0) == replace(each.facts, solver=0.0)
-    assert regions > 6
+    assert regions > 3
 
 
 def test_what_was_seen_is_not_all_there_is_where_a_forget_row_shows_more() -> None:

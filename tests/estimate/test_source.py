@@ -187,14 +187,6 @@ def test_the_paper_s_bound_takes_the_paper_s_estimate(digits: dict[str, Any]) ->
         request_of(digits, QUICK, bound="paper", constants="paper")
 
 
-def test_an_estimate_goes_with_matched_classes_and_the_balanced_step(digits: dict[str, Any]) -> None:
-    options = BUDGET | {"match_classes": True, "step": "balanced", "force": True}
-    result = unlearn(digits["model"], digits["forget"], digits["surrogate"], distance=QUICK, **options)
-    verify(result.certificate)
-    assert result.certificate.content["distance"]["matched"] is True
-    assert result.certificate.status == "estimated"
-
-
 def test_the_surrogate_does_not_vouch_for_itself(digits: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="surrogate's own moments"):
         request_of(digits, Estimation(support="gaussian"))
@@ -238,14 +230,6 @@ def random_rows(rows: int, width: int, seed: int, rule: np.ndarray | None = None
     logits = np.zeros((rows, 3)) if rule is None else X @ rule
     y = (logits + rng.gumbel(size=(rows, 3))).argmax(axis=1)
     return Rows(torch.tensor(X), torch.tensor(y))
-
-
-def test_two_samples_of_one_distribution_differ_by_nothing() -> None:
-    rule = np.random.default_rng(1).normal(size=(5, 3)) * 4
-    head = Softmax(l2=1e-3, n_classes=3, n_features=5, row_bound=3.0)
-    trained = minimise(head, random_rows(4000, 5, 2, rule))
-    found = conditional_divergence(head, trained, random_rows(4000, 5, 3, rule))
-    assert abs(found.value) < 3 * found.standard_error + 2e-3
 
 
 def test_a_surrogate_model_is_not_judged_on_its_own_rows() -> None:

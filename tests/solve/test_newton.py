@@ -264,18 +264,6 @@ def test_the_step_taken_has_the_smallest_bound_of_those_tried() -> None:
         assert found.residual == pytest.approx(np.linalg.norm(example.residual(found.update.numpy())), rel=1e-9)
 
 
-def test_where_every_update_costs_more_than_none_none_is_taken() -> None:
-    example = Example()
-    found = balanced_step(example.problem(), lambda step: float(step.update.norm()), 1e-3)
-    assert torch.equal(found.update, torch.zeros_like(found.update))
-    assert found.pull == math.inf
-    assert (
-        found.residual
-        == found.residual_at_start
-        == pytest.approx(example.m * np.linalg.norm(example.forget_gradient()))
-    )
-
-
 def test_the_search_ends_when_the_bound_has_risen_twice() -> None:
     asked: list[float] = []
 

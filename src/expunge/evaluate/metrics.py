@@ -343,13 +343,10 @@ def score_model(model: LinearModel, rows: tuple[Any, Any]) -> ModelScores:
     if not is_labelled(given):
         raise DataError(f"{name}: no labels", "answers are compared with them", "Give rows with their labels.")
     own = encode(as_labels(given[1], len(given[1]), name), model.classes, name).numpy()
-    return _by_class(own, model.predict(given[0]) == np.asarray(model.classes)[own], model.classes)
-
-
-def _by_class(own: NDArray[np.int64], right: NDArray[np.bool_], labels: tuple[Label, ...]) -> ModelScores:
-    counts, hits = (np.bincount(part, minlength=len(labels)) for part in (own, own[right]))
+    right = model.predict(given[0]) == np.asarray(model.classes)[own]
+    counts, hits = (np.bincount(part, minlength=len(model.classes)) for part in (own, own[right]))
     classes = tuple(
-        ClassScore(labels[place], int(counts[place]), float(hits[place] / counts[place]))
+        ClassScore(model.classes[place], int(counts[place]), float(hits[place] / counts[place]))
         for place in np.flatnonzero(counts)
     )
     balanced = float(np.mean([each.right for each in classes]))
@@ -383,9 +380,6 @@ class Fit:
 def describe_fit(model: LinearModel, source: Labelled) -> Fit:
     """How the model fits these rows; it must have a record."""
     assert model.record is not None
-    rows = make_rows(source, model, model.record, "the source")
-    assert rows.scaling is not None
-    weights = model.matrix()
-    blocks = [(block.labels, classify(block.features @ weights.T) == block.labels) for block in rows.blocks()]
-    own, right = (torch.cat(part).numpy() for part in zip(*blocks, strict=True))
-    return Fit(_by_class(own, right, model.record.classes), rows.scaling)
+    scaling = make_rows(source, model, model.record, "the source").scaling
+    assert scaling is not None
+    return Fit(score_model(model, source), scaling)

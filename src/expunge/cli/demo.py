@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from expunge.cli.console import out
+from expunge.cli.console import out, percent
 from expunge.cli.options import command, written_to
 
 WIDTH = 110
@@ -39,61 +39,46 @@ def demo(
 
 
 def _tell(folder: Path, *, stays: bool) -> dict[str, Any]:
-    """Both stories, their pages, and what to open."""
+    """Both stories, their pages as expunge report writes them, and what to open."""
+    from expunge.desk import result_report
     from expunge.evaluate.demo import run
+    from expunge.report.page import decision
+    from expunge.rows.output import write_file
+    from expunge.runtime.files import PRIVATE
 
     def ended(name: str, ending: Any) -> None:
-        _write_pages(folder / name)
-        _print_ending(ending)
+        result, content = folder / name, ending.unlearned.certificate.content
+        page = functools.partial(result_report, result, organisation="The demo", model_name="Handwritten digits")
+        write_file(result / "report.html", page())
+        write_file(result / "private" / "report.html", page(full=True), mode=PRIVATE)
+        compared = (
+            f"{len(ending.checks)} checks agree. The weights before noise are at most "
+            f"{content['bound']['total']:.3g} from retrained ones; in truth, which only a demo can know, "
+            f"{ending.true_distance:.3g}."
+        )
+        out.print()
+        for text in (f"{content['status'].upper()}. {decision(content, public=False)}", compared):
+            out.lines(textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   "))
+        out.print()
 
     story = run(folder, say=out.lines, ended=ended)
     out.lines("What it costs, in rows that are classified rightly:\n")
     out.lines("   expunge score --model with-deposit/model.safetensors --before model.safetensors --data test.npz\n")
-    cells = [
-        (NAMES[name], *(f"{100 * values[part]:.1f} %" for part in ROWS)) for name, values in story.accuracies.items()
-    ]
+    cells = [(NAMES[name], *(percent(values[part]) for part in ROWS)) for name, values in story.accuracies.items()]
     out.table(("model", *ROWS.values()), cells, left=("model",))
     if not stays:
         out.print("Nothing was kept. To have the files, and pages to open in a browser: expunge demo --out demo")
     else:
         out.print("Open in a browser:")
-        for name in story.endings:
-            result = folder / name
+        for result in (folder / name for name in story.endings):
             out.print(f"  {result / 'report.html'}: may be handed out, with model and statement")
             out.print(f"  {result / 'private' / 'report.html'}: every number, for you and the auditor")
     stories = {
         name: {
-            "true_distance": ending.true_distance,
-            "checks": len(ending.checks),
-            "statement": ending.unlearned.statement.content,
+            "true_distance": each.true_distance,
+            "checks": len(each.checks),
+            "statement": each.unlearned.statement.content,
         }
-        for name, ending in story.endings.items()
+        for name, each in story.endings.items()
     }
     return {"accuracies": story.accuracies, "sizes": story.sizes, "stories": stories}
-
-
-def _write_pages(result: Path) -> None:
-    """The public page beside the statement, the full one beside the dossier, as expunge report writes them."""
-    from expunge.desk import result_report
-    from expunge.rows.output import write_file
-    from expunge.runtime.files import PRIVATE
-
-    page = functools.partial(result_report, result, organisation="The demo", model_name="Handwritten digits")
-    write_file(result / "report.html", page())
-    write_file(result / "private" / "report.html", page(full=True), mode=PRIVATE)
-
-
-def _print_ending(ending: Any) -> None:
-    """What was decided, and what only a demo can know."""
-    from expunge.report.page import decision
-
-    content = ending.unlearned.certificate.content
-    compared = (
-        f"{len(ending.checks)} checks agree. The weights before noise are at most "
-        f"{content['bound']['total']:.3g} from retrained ones; in truth, which only a demo can know, "
-        f"{ending.true_distance:.3g}."
-    )
-    out.print()
-    for text in (f"{content['status'].upper()}. {decision(content, public=False)}", compared):
-        out.lines(textwrap.fill(text, WIDTH, initial_indent="   ", subsequent_indent="   "))
-    out.print()

@@ -99,7 +99,7 @@ def test_the_series_is_what_it_stands_for(reach: float) -> None:
 
 
 @given(reaches)
-@REPRODUCIBLE
+@settings(REPRODUCIBLE, max_examples=50)
 def test_bends_are_the_integrals_they_stand_for(reach: float) -> None:
     """`R int_0^1 (1 - t) e^{tR} dt`, the remainder of a gradient along the update; `R^2 int_0^1 (1 - t)^2/2 e^{tR} dt`,
     Taylor's remainder where the fourth derivative is at most `e^{tR}` of the second."""

@@ -316,7 +316,7 @@ def test_the_longest_vector_of_few_retained_rows_in_closed_form(weight: float, d
 @pytest.mark.parametrize("weight", [1.0, 4.0])
 def test_a_hundred_rows_that_count_are_enough_and_one_fewer_is_not(weight: float) -> None:
     class Rows(list[int]):
-        largest_weight = weight
+        largest_weight, has_weights = weight, weight != 1.0
 
     require_enough(Rows(range(int(100 * weight))))
     with pytest.raises(DataError, match="at least 100 are needed"):

@@ -317,9 +317,8 @@ LIBRARY = None
 
 
 def main() -> None:
-    """`crash_driver.py FOLDER enumerate request,run kill,torn` or `crash_driver.py FOLDER random TRIALS SEED`."""
+    """`crash_driver.py FOLDER enumerate request:7,run kill,torn` (request at each seventh call), or `... random 5 SEED`."""
     global LIBRARY, KEPT, STEP  # noqa: PLW0603
-    STEP = int(os.environ.get("CRASH_STEP", "1"))
     torch.set_num_threads(1)
     folder, kind, *rest = sys.argv[1:]
     KEPT = rest[-1] == "deposit"
@@ -331,7 +330,8 @@ def main() -> None:
     LIBRARY = ctypes.CDLL(None)
     names, modes = rest[0].split(","), rest[1].split(",")
     found = {}
-    for name in names:
+    for name, _, step in (name.partition(":") for name in names):
+        STEP = int(step or 1)
         for mode in modes:
             if name in ("init", "unlearn"):
                 found[f"{name} {mode}"] = (opening if name == "init" else result)(work, mode)

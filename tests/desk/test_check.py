@@ -216,7 +216,7 @@ def test_a_folder_that_came_while_a_run_was_finished_is_not_taken_for_it(desk: D
         patch.setattr(Path, "rename", late)
         with pytest.raises(FileError):
             run(desk)
-    with pytest.raises(FileError, match="not what was prepared"):
+    with pytest.raises(FileError, match="not put there by this desk"):
         run(desk)
     assert (desk.layout.published_model(1) / "notes.txt").is_file()
     shutil.rmtree(desk.layout.published_model(1))

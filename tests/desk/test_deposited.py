@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -135,33 +132,6 @@ def test_rows_that_are_not_there_are_refused_when_they_are_asked_for(desk: Desk)
         resume(desk, 3, another_person=True)
     assert (run(desk).published, status(desk).aside) == ((), 2)
     verify_desk(desk)
-
-
-@pytest.mark.parametrize("count", [2, 100])
-def test_strangers_cost_one_look_up_without_the_writers_lock(
-    count: int, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many they are: all are looked up at once, and nobody else has to wait for it."""
-    looked: list[str] = []
-
-    def watch(module: Any, name: str) -> None:
-        real = getattr(module, name)
-
-        def look(*given: Any) -> Any:
-            with desk.layout.lock.open("rb+") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody has it
-            looked.append(name)
-            return real(*given)
-
-        monkeypatch.setattr(module, name, look)
-
-    for name in ("hash_rows", "find_occurrences", "_count_missing"):
-        watch(sys.modules["expunge.desk.accept"], name)
-    features = np.random.default_rng(1).normal(size=(count, rows(1)[0].shape[1]))
-    with pytest.raises(DataError, match=rf"{count} of {count} rows .* not in what is left"):
-        accept(desk, features, np.repeat(rows(1)[1], count), "strangers")
-    assert looked == ["hash_rows", "find_occurrences"]
-    assert requests(desk) == []
 
 
 def test_a_refusal_does_not_say_who_asked_before(desk: Desk) -> None:

@@ -27,8 +27,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def drive(folder: Path, *arguments: str, preload: Path | None = None, step: int = 1) -> dict[str, Any]:
-    environment = dict(os.environ, OMP_NUM_THREADS="1", CRASH_STEP=str(step))
+def drive(folder: Path, *arguments: str, preload: Path | None = None) -> dict[str, Any]:
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
     if preload is not None:
         environment["LD_PRELOAD"] = str(preload)
     command = [sys.executable, str(HERE / "crash_driver.py"), str(folder), *arguments]
@@ -40,10 +40,21 @@ def drive(folder: Path, *arguments: str, preload: Path | None = None, step: int 
 @needs_compiler
 def test_killed_at_changes_of_a_file_while_a_request_is_accepted(library: Path, tmp_path: Path) -> None:
     """At each seventh; all of them are among the slow tests."""
-    (result,) = drive(tmp_path, "enumerate", "request", "kill", preload=library, step=7).values()
+    (result,) = drive(tmp_path, "enumerate", "request:7", "kill", preload=library).values()
     assert result["problems"] == []
     assert result["calls"] > 20, "writes, syncs and renames were seen"
     assert result["exits"]["-9"] == result["calls"] // 7
+
+
+@needs_compiler
+def test_killed_at_changes_of_a_file_while_rows_leave_a_deposit(library: Path, tmp_path: Path) -> None:
+    """At each eleventh; and a result comes with its new deposit or not at all. All are among the slow tests."""
+    batch, alone = drive(tmp_path, "enumerate", "batch:11,unlearn", "kill", "deposit", preload=library).values()
+    assert batch["problems"] == alone["problems"] == []
+    assert batch["calls"] > 40
+    assert batch["exits"]["-9"] == batch["calls"] // 11
+    assert alone["calls"] > 12
+    assert alone["exits"]["-9"] > 6
 
 
 @needs_compiler
@@ -54,24 +65,6 @@ def test_killed_or_failing_at_every_change_of_a_file(action: str, mode: str, lib
     (result,) = drive(tmp_path, "enumerate", action, mode, preload=library).values()
     assert result["problems"] == []
     assert result["calls"] > 20
-
-
-@needs_compiler
-def test_killed_at_changes_of_a_file_while_rows_leave_a_deposit(library: Path, tmp_path: Path) -> None:
-    """At each eleventh; all of them are among the slow tests."""
-    (result,) = drive(tmp_path, "enumerate", "batch", "kill", "deposit", preload=library, step=11).values()
-    assert result["problems"] == []
-    assert result["calls"] > 40
-    assert result["exits"]["-9"] == result["calls"] // 11
-
-
-@needs_compiler
-def test_a_result_comes_with_its_new_deposit_or_not_at_all(library: Path, tmp_path: Path) -> None:
-    """Killed at each change of a file; torn and full ones are among the slow tests."""
-    (result,) = drive(tmp_path, "enumerate", "unlearn", "kill", "deposit", preload=library).values()
-    assert result["problems"] == []
-    assert result["calls"] > 12
-    assert result["exits"]["-9"] > 6
 
 
 @needs_compiler

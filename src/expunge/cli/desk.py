@@ -280,22 +280,8 @@ def status(
         out.listing([_line(row) for row in rows], "")
         return {"requests": [asdict(row) for row in rows]}
     state = standing_of(opened)
-    pending, aside = (requests(opened, kind, limit=MOST_LISTED) for kind in ("pending", "aside"))
-    _print_state(state)
-    if pending:
-        cells = [(str(row.id), row.reference, row.accepted, row.due, str(row.n_rows)) for row in pending]
-        headings = ("request", "reference", "accepted", "due", "rows")
-        out.table(headings, cells, f"Pending (first {len(pending)})", headings)
-    if aside:
-        out.print(f"Set aside (first {len(aside)}), for a person to decide:")
-        out.listing([_line(row) for row in aside], "  ")
-    return state.to_json() | {"waiting": [asdict(row) for row in pending], "set_aside": [asdict(row) for row in aside]}
-
-
-def _print_state(state: Any) -> None:
-    """How many requests and models there are, and what is left of each limit."""
-    waiting = f"{state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue)"
-    out.print(f"requests: {waiting}, {state.done:,} done")
+    asked = f"{state.pending:,} pending, {state.aside:,} set aside ({state.overdue:,} overdue)"
+    out.print(f"requests: {asked}, {state.done:,} done")
     left = f"epsilon allows {state.models_left:,} more, one a run"
     out.print(f"models: {state.models} published of {state.planned} planned; {left}")
     out.print(f"all models together: epsilon {state.epsilon:.4g} of {state.limit:g}, delta {state.delta:g}")
@@ -303,14 +289,25 @@ def _print_state(state: Any) -> None:
         used = f"{100 * state.reach:.3g} % used, {state.forgotten:,} rows forgotten"
         out.print(f"reach of the deposit: {used}; at 100 % a model must be retrained")
     if state.deletions_left is not None:
-        rows = "" if state.rows_left is None else f"{state.rows_left:,} more rows like those so far, which is "
+        more = "" if state.rows_left is None else f"{state.rows_left:,} more rows like those so far, which is "
         what = "the noise" if state.reach is None else "the deposit"
         out.print(
-            f"{what} reaches for about {rows}{state.deletions_left:,} runs like those so far; somebody very "
+            f"{what} reaches for about {more}{state.deletions_left:,} runs like those so far; somebody very "
             "influential may be beyond it at any time"
         )
     if state.retrain:
         out.print(state.retrain, style="bold red")
+    listed = {}
+    for kind, name, words in (
+        ("pending", "waiting", "Pending"),
+        ("aside", "set_aside", "Set aside, for a person to decide"),
+    ):
+        found = requests(opened, kind, limit=MOST_LISTED)
+        listed[name] = [asdict(row) for row in found]
+        if found:
+            out.print(f"{words} (first {len(found)}):")
+            out.listing([_line(row) for row in found], "  ")
+    return state.to_json() | listed
 
 
 def _line(row: RequestRow) -> str:
@@ -419,15 +416,7 @@ def verify(
         out.print(f"dossiers at hand: {len(checked.dossiers):,}; statements without theirs were checked by themselves")
     if checked.absent:
         out.print("folders taken away: " + ", ".join(f"{number:04d}" for number in checked.absent))
-    return {
-        "verified": True,
-        "head": checked.head.to_json(),
-        "sealed": checked.sealed,
-        "models": checked.models,
-        "dossiers": list(checked.dossiers),
-        "absent": list(checked.absent),
-        "saved_heads": len(saved),
-    }
+    return {"verified": True, "saved_heads": len(saved)} | asdict(checked)
 
 
 @click.group(

@@ -6,13 +6,14 @@ there: a row that was asked for before, by the same request or by another, waits
 somebody else with equal values.
 
 What whoever asked is told does not depend on what others asked for, now or later: no word of whether the request is
-new, set aside or done. Rows are looked up, and strangers refused, before the writer's lock is taken.
+new, set aside or done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import secrets
 import unicodedata
 from collections import Counter
@@ -25,7 +26,7 @@ import torch
 
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, RequestRow, RequestWithdrawn, now
-from expunge.desk.state import RowDigests, State, digest_rows, is_current, load_state, mac, npz_bytes, read_state
+from expunge.desk.state import State, digest_rows, load_state, mac, npz_bytes
 from expunge.errors import DataError, InputError, OptionError
 from expunge.record import TrainingRecord
 from expunge.request.promise import dtype_named
@@ -81,7 +82,7 @@ class RequestedRows:
     """Rows as a request gives them, in the model's order; what they are known by; and how many are of each class."""
 
     given: EncodedRows
-    digests: RowDigests
+    digests: tuple[list[str], ...]  # by kind, one digest a row in each
     classes: Counter[int]
 
     def __len__(self) -> int:
@@ -124,17 +125,15 @@ def accept(
         raise DataError(
             f"{count:,} rows in one request", f"at most {MOST_ROWS:,} are taken at once", "Ask in several requests."
         )
-    state = read_state(desk)
-    asked = prepare_request(desk, state, given)
-    assert state.model.record is not None
-    impossible = _more_than_left(asked, state.model.record, lambda _: 0)  # what others ask for has no part in this
-    if impossible is not None:
-        raise DataError(impossible, "each row must have been trained on", "Check the labels; or delete the model.")
-    _refuse_strangers(desk, state, asked)
-    answer = Answer(reference, len(asked), due)
     with desk.writing() as ledger:
-        if not is_current(ledger, state):  # a run came in between
-            state = load_state(desk, ledger)
+        state = load_state(desk, ledger)
+        asked = prepare_request(desk, state, given)
+        assert state.model.record is not None
+        impossible = _more_than_left(asked, state.model.record, lambda _: 0)  # what others ask for has no part in this
+        if impossible is not None:
+            raise DataError(impossible, "each row must have been trained on", "Check the labels; or delete the model.")
+        _refuse_strangers(ledger, state, asked)
+        answer = Answer(reference, len(asked), due)
         known = next((each for each in ledger.requests(reference=reference) if _is_same(ledger, asked, each)), None)
         if known is not None:
             if known.state == "aside" and another_person:
@@ -153,7 +152,7 @@ def accept(
                 reference=reference,
                 due=due,
                 n_rows=len(asked),
-                rows=asked.digests.all,
+                rows=tuple(itertools.chain(*asked.digests)),
                 file_mac=mac(desk.key, "rows", content),
                 classes={_digest_class(desk, index): count for index, count in asked.classes.items()},
                 others=others,
@@ -290,7 +289,7 @@ def _is_same(ledger: Ledger, asked: RequestedRows, request: RequestRow) -> bool:
     return any(
         request.n_rows == len(kind)
         and all(ledger.times(digest, request.id) >= count for digest, count in Counter(kind).items())
-        for kind in asked.digests.kinds
+        for kind in asked.digests
     )
 
 
@@ -309,20 +308,19 @@ def _more_than_left(asked: RequestedRows, left: TrainingRecord, waiting: Callabl
     return None
 
 
-def _refuse_strangers(desk: Desk, state: State, asked: RequestedRows) -> None:
+def _refuse_strangers(ledger: Ledger, state: State, asked: RequestedRows) -> None:
     """With a deposit: refuse rows that are not there, and that no request holds: they were never trained on.
 
-    Whether that is so does not depend on what others asked for, and no row but these is named. It stays so: what leaves
-    a deposit is held by the request that it left for. So no lock is needed to find it out.
+    Whether that is so does not depend on what others asked for: what leaves a deposit is held by the request that it
+    left for. No row but these is named.
     """
     if state.deposit is None:
         return
     there = find_occurrences(hash_rows(state.deposit.key, *asked.given), state.deposit.hashes)
-    absent = {int(row): asked.digests.by_row[row] for row in np.flatnonzero(~there)}
+    absent = {int(row): [kind[row] for kind in asked.digests] for row in np.flatnonzero(~there)}
     if not absent:
         return
-    with desk.reading() as ledger:
-        held = ledger.holders([digest for digests in absent.values() for digest in digests])
+    held = ledger.holders([digest for digests in absent.values() for digest in digests])
     strangers = [row for row, digests in absent.items() if not held.keys() & set(digests)]
     if strangers:
         named = ", ".join(str(row + 1) for row in strangers[:5]) + (", ..." if len(strangers) > 5 else "")
@@ -362,19 +360,19 @@ def judge_request(
     return count, _overdrawn(desk, ledger, asked, state.record)
 
 
-def _find_repeats(ledger: Ledger, digests: RowDigests, own: int | None = None) -> list[set[int]]:
+def _find_repeats(ledger: Ledger, digests: tuple[list[str], ...], own: int | None = None) -> list[set[int]]:
     """For each row the other requests that hold it, and 0 where an earlier row of this one is the same.
 
     To a request that is there already (`own`), one that is set aside is nothing: two that wait for each other would
     both wait for ever. Whichever is taken up first, the other one is judged by it.
     """
-    holders = ledger.holders(list(digests.all), own)
+    holders = ledger.holders(list(itertools.chain(*digests)), own)
     if own is not None:
         aside = {request.id for request in ledger.requests("aside")}
         holders = {digest: held - aside for digest, held in holders.items()}
     seen: set[str] = set()
     found = []
-    for row in digests.by_row:
+    for row in zip(*digests, strict=True):
         held = set().union(*(holders.get(digest, ()) for digest in row))
         found.append(held | ({0} if seen.intersection(row) else set()))
         seen.update(row)

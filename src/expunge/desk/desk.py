@@ -19,7 +19,6 @@ they give the same model (`state.py`, Secret). After 3 the very same files get t
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,11 +44,9 @@ from expunge.runtime.files import (
     TEMPORARY,
     cannot_write,
     make_folder,
-    make_private,
     move,
     plain_bytes,
     remove,
-    same_content,
     sync_folder,
     write_synced,
 )
@@ -86,7 +83,7 @@ def publish(
 
 def finish(layout: Layout, ledger: Ledger, number: int) -> None:
     """Give the staged files of a prepared model their names, then say so in the ledger: steps 4 and 5."""
-    make_private(layout.dossiers)
+    layout.dossiers.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     for staged, target in (
         (layout.staging / DOSSIER, layout.dossier_of(number)),
         (layout.staging / STATE, layout.state_of(number)),
@@ -94,9 +91,9 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
     ):
         if not target.exists():
             move(staged, target)
-        elif staged.exists() and not same_content(staged, target):
+        elif staged.exists():
             raise FileError(
-                f"{target} is there already, and is not what was prepared for it",
+                f"{target} is there already, and was not put there by this desk",
                 "nothing is written over or removed",
                 "Move it away, then run the command again.",
             )
@@ -106,18 +103,15 @@ def finish(layout: Layout, ledger: Ledger, number: int) -> None:
 def recover(layout: Layout, ledger: Ledger) -> None:
     """Bring folder and ledger to a state from which any command may go on."""
     following = ledger.next_request()
-    for name in _names(layout.rows):  # a kill leaves the rows of the next request at most
-        request = name.removesuffix(".npz")
-        if request != name and request.isdecimal() and int(request) > following:
+    for path in layout.rows.glob("*.npz"):  # a kill leaves the rows of the next request at most
+        if path.stem.isdecimal() and int(path.stem) > following:
             raise FileError(
-                f"{layout.rows / name} is of a request that the ledger does not know",
+                f"{path} is of a request that the ledger does not know",
                 "a ledger that was put back must not write over what was accepted since",
                 "Restore the newest ledger; if somebody put the file there, move it away.",
             )
     last = ledger.last(RunStarted, RunAbandoned, ModelPrepared, ModelPublished)
     if isinstance(last, ModelPrepared):
-        for folder in (layout.dossiers, layout.published):  # a kill while they were copied there is all that leaves any
-            _remove(folder, TEMPORARY)
         finish(layout, ledger, last.model)
     if isinstance(last, RunStarted):
         remove(layout.staging)
@@ -136,24 +130,11 @@ def tidy(layout: Layout, ledger: Ledger) -> None:
     if not state.exists():
         return
     waiting = [*ledger.requests("pending"), *ledger.requests("aside")]
-    _remove(layout.rows, "", keep={layout.rows_of(request.id).name for request in waiting})
-    _remove(layout.states, "", keep={state.name})
-    remove(layout.staging)
-    for folder in (layout.folder, layout.private):
-        _remove(folder, TEMPORARY)
-
-
-def _remove(folder: Path, beginning: str, keep: set[str] | frozenset[str] = frozenset()) -> None:
-    """Remove what lies in a folder under names that begin so, but for some; the folder may not be there."""
-    for name in _names(folder) if folder.is_dir() else ():
-        if name.startswith(beginning) and name not in keep:
-            remove(folder / name)
-
-
-def _names(folder: Path) -> list[str]:
-    """What lies in a folder, without a path for each of what may be thousands."""
-    with os.scandir(folder) as found:
-        return sorted(entry.name for entry in found)
+    stay = {state, *(layout.rows_of(request.id) for request in waiting)}
+    leftovers = [path for folder in (layout.folder, layout.private) for path in folder.glob(f"{TEMPORARY}*")]
+    for path in (*layout.rows.iterdir(), *layout.states.iterdir(), layout.staging, *leftovers):
+        if path not in stay:
+            remove(path)
 
 
 # A desk ---------------------------------------------------------------------------------------------------------------

@@ -78,29 +78,12 @@ def mac(key: bytes, purpose: str, content: bytes) -> str:
     return prf(key, purpose.encode() + b"\x00" + content).hex()
 
 
-@dataclass(frozen=True, repr=False)
-class RowDigests:
-    """What rows are recognised by: lists of keyed digests, one digest a row in each.
+def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> tuple[list[str], ...]:
+    """What `rows`, given as `features` and `labels`, are recognised by: lists of keyed digests, one a row in each.
 
     The first list is over rows as they were trained on, the others are the hashes of rows as given, at every precision
     (`rows/hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
     """
-
-    kinds: tuple[list[str], ...]
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """All of them, as the ledger keeps them."""
-        return tuple(digest for kind in self.kinds for digest in kind)
-
-    @property
-    def by_row(self) -> list[tuple[str, ...]]:
-        """The digests of each row."""
-        return list(zip(*self.kinds, strict=True))
-
-
-def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> RowDigests:
-    """What `rows`, given as `features` and `labels`, are recognised by."""
     values = rows.features.cpu().double().numpy() + 0.0  # -0.0 and 0.0 are one value
     classes = rows.labels.cpu().numpy().astype("<i8")
     trained = [
@@ -108,7 +91,7 @@ def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> RowDigest
         for row, label in zip(values, classes, strict=True)
     ]
     given = hash_rows(key, features, labels)
-    return RowDigests((trained, *(given.hex(precision) for precision in range(len(PRECISIONS)))))
+    return trained, *(given.hex(precision) for precision in range(len(PRECISIONS)))
 
 
 def npz_bytes(features: Any, labels: Any, encoder: str | None, feature_names: tuple[str, ...] | None) -> bytes:
@@ -168,12 +151,6 @@ def load_state(desk: Desk, ledger: Ledger) -> State:
 
     deposit = read_deposit(path)
     return State(number, deposit.model, None, published, created.store, expected, deposit)
-
-
-def is_current(ledger: Ledger, state: State) -> bool:
-    """Whether this is still the last state, by what the ledger says of it."""
-    newest = ledger.last_model()
-    return state.mac == (ledger.created().state_mac if newest is None else newest.facts.state_mac)
 
 
 def read_state(desk: Desk) -> State:

@@ -38,7 +38,7 @@ from expunge.desk.ledger import (
 )
 from expunge.desk.policy import MODEL, STATEMENT, Layout
 from expunge.errors import FileError, InputError, OptionError, RetrainNow, VerificationFailed
-from expunge.runtime.files import TEMPORARY, opened_plain, plain_bytes
+from expunge.runtime.files import opened_plain, plain_bytes
 from expunge.runtime.memory import memory_limit
 
 # Where a desk stands: what waits, what was published, what is left --------------------------------------------------
@@ -321,20 +321,11 @@ def at_hand(path: Path) -> bool:
 
 
 def _refuse_unexpected(layout: Layout, models: list[ModelRow]) -> None:
-    """Raise VerificationFailed for what lies among published files or dossiers and no entry speaks of.
-
-    What a kill left half-written is no matter as long as its run is not finished.
-    """
-    unfinished = bool(models) and models[-1].published is None
+    """Raise VerificationFailed for what lies among published files or dossiers and no entry speaks of."""
     expected = {layout.published: {layout.published_model(model.number).name for model in models}}
     expected |= {layout.dossiers: {layout.dossier_of(model.number).name for model in models}}
     expected |= {layout.published_model(model.number): set(model.facts.files) for model in models}
-    odd = [
-        folder / name
-        for folder, known in expected.items()
-        for name in _names(layout, folder)
-        if name not in known and not (unfinished and name.startswith(TEMPORARY))
-    ]
+    odd = [folder / name for folder, known in expected.items() for name in _names(layout, folder) if name not in known]
     if odd:
         named = ", ".join(map(str, odd[:MOST_NAMED])) + (f" and {len(odd) - MOST_NAMED} more" * (len(odd) > MOST_NAMED))
         raise VerificationFailed(

@@ -154,25 +154,11 @@ def make_folder(path: Path, files: Mapping[str, Content], *, private: bool) -> N
     sync_folder(path)
 
 
-def make_private(path: Path) -> None:
-    """A folder that nobody but its owner can read, if it is not there yet."""
-    if not path.is_dir():
-        path.mkdir(mode=PRIVATE_FOLDER)
-        sync_folder(path.parent)
-
-
 def move(source: Path, target: Path) -> None:
     """Give a file or folder its final name, durably."""
     source.rename(target)
     sync_folder(target.parent)
     sync_folder(source.parent)
-
-
-def same_content(first: Path, second: Path) -> bool:
-    """Whether every file of the first, a file or a folder of files, is in the second byte for byte."""
-    if first.is_dir():
-        return second.is_dir() and all(same_content(path, second / path.name) for path in first.iterdir())
-    return second.is_file() and first.read_bytes() == second.read_bytes()
 
 
 def remove(path: Path) -> None:

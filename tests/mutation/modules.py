@@ -57,7 +57,7 @@ TARGETS = (
     Target(
         "solve/linear.py",
         ("tests/solve/test_*.py", *EVIDENCE, *WHOLE),
-        only=("", "lanczos_steps", "largest_eigenvalue_upper"),
+        only=("", "lanczos_steps", "largest_eigenvalue_upper", "lanczos"),
     ),
     Target("heads/tangent.py", (*HEADS, "tests/networks/test_tangent.py")),
     Target("heads/linear.py", (*HEADS, "tests/test_train.py", *WHOLE)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
+
 import pytest
 
 from mutation.changes import changed, mutants_of
 from mutation.forking import PACKAGE, ROOT
-from mutation.modules import TARGETS, files_of, suites_of
+from mutation.modules import TARGETS, files_of
 
 SOURCE = '''
 """Words 1."""
@@ -87,5 +90,19 @@ def test_only_what_is_named() -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.pattern)
 def test_every_target_has_files_and_tests(target) -> None:
-    assert files_of(target, PACKAGE)
-    assert suites_of(target, ROOT)
+    files = files_of(target, PACKAGE)
+    assert files
+    for test in target.tests:
+        file, _, name = test.partition("::")
+        found = sorted(ROOT.glob(file))
+        assert found, test
+        assert f"def {name.partition('[')[0]}(" in found[0].read_text() or not name, test
+    there = {node.name for file in files for node in ast.parse(file.read_text()).body if hasattr(node, "name")}
+    assert set(target.only) <= there | {""}, "what is named is there"
+
+
+def test_what_is_listed_as_changing_nothing_is_still_there() -> None:
+    listed = tomllib.loads((ROOT / "tests" / "equivalent_mutants.toml").read_text())["same"]
+    lines = {file: (PACKAGE / file).read_text() for file in {each["file"] for each in listed}}
+    gone = [each for each in listed if each.get("line", "") not in map(str.strip, lines[each["file"]].splitlines())]
+    assert not [each for each in gone if "line" in each]

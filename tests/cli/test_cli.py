@@ -129,24 +129,6 @@ def test_the_dossier(story: tuple[Path, dict[str, Any]]) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in (private, private / "dossier.json")] == [0o700, 0o600]
 
 
-def test_verify_says_what_it_checked(story: tuple[Path, dict[str, Any]]) -> None:
-    printed = story[1]["verify"]
-    keys = ("verdict", "status", "model_checked", "dossier_checked")
-    assert [printed[key] for key in keys] == ["consistent", "conditional", True, False]
-    rung = "sigma is a rung, a power of two, where nobody set it"
-    assert set(printed["checks"]) >= {rung, "digest", "the model has its noise"}
-    files = "verify result/statement.json --model result/model.safetensors --dossier result/private/dossier.json"
-    audited = done(f"{files} --json")
-    assert audited["dossier_checked"] is True
-    assert {"dossier: sigma", "dossier: bound.total", "the statement follows from the dossier"} <= set(
-        audited["checks"]
-    )
-    assert done("verify result/statement.json --json")["model_checked"] is False
-    text = done("verify result/statement.json")
-    assert "--model" in text
-    assert "assumes: " in text
-
-
 def test_noise_that_was_set_beforehand(story: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     found = done(f"{UNLEARN} --distance same --force --quiet --json --noise 0.75 --out", tmp_path / "set")
     assert found["statement"]["sigma"] == 0.75

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import sys
 from pathlib import Path
@@ -133,18 +132,6 @@ def test_a_deletion_leaves_a_new_deposit_and_does_not_touch_the_old(folder: Path
     assert "taken out of these sums" in (folder / "private.html").read_text()
 
 
-def test_one_deletion_after_another(folder: Path) -> None:
-    done(f"{UNLEARN} --out first --quiet")
-    more = "--epsilon 1 --delta 1e-3 --quiet"
-    second = "unlearn --model first/model.safetensors --deposit first/private/model.deposit"
-    refused(f"{second} --forget forget.npz {more} --out second", "not in what is left")
-    assert not (folder / "second").exists()
-    result = done(f"{second} --forget later.npz {more} --out second --json")
-    assert json.loads(Path(result["dossier_file"]).read_text())["sizes"]["n_forget"] == 5
-    assert read_deposit(folder / "second" / "private" / "model.deposit").numbers.n_rows == 395
-    done("verify second/statement.json --model second/model.safetensors --dossier second/private/dossier.json")
-
-
 WITH_A_DEPOSIT = {
     "--surrogate source.npz": "a surrogate without a distance",
     "--distance same": "a distance without a surrogate",
@@ -257,23 +244,6 @@ def test_an_auditor_of_a_class(folder: Path) -> None:
 # A desk -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_desk_with_a_deposit(folder: Path) -> None:
-    opened = done("desk init desk --deposit model.deposit --epsilon 0.5 --delta 1e-3 --json")
-    assert opened["policy"]["distance"] == "deposit"
-    refused("desk request desk --forget other.npz --reference case-0", "not in what is left of the source")
-    done("desk request desk --forget forget.npz --reference case-1")
-    done("desk run desk --quiet")
-    again = done("desk request desk --forget forget.npz --reference case-2 --json")
-    assert "new" not in again, "the same answer whoever asked before"
-    state = done("desk status desk --json")
-    assert [row["reference"] for row in state["set_aside"]] == ["case-2"]
-    assert state["forgotten"] == 3
-    assert 0.0 < state["reach"] < 1.0
-    assert "reach of the deposit" in done("desk status desk")
-    done("desk verify desk")
-    done("desk report desk --out pages")
-
-
 # Beforehand, and beside others --------------------------------------------------------------------------------------
 
 
@@ -295,12 +265,3 @@ def test_an_audit_of_a_dossier_with_its_deposit(folder: Path) -> None:
     found = done(f"{line} --forget forget.npz --deposit model.deposit --runs 400 --json --quiet")
     assert found["certificate"]["contradicted"] is False
     refused(f"{line} --forget forget.npz --runs 400", "Give the deposit")
-
-
-def test_an_evaluation_with_a_deposit(folder: Path) -> None:
-    features, labels = source()
-    stays = np.setdiff1d(np.arange(400), (1, 2, 3))
-    np.savez(folder / "retain.npz", X=features[stays], y=labels[stays])
-    line = "evaluate --model model.safetensors --retain retain.npz --forget forget.npz --test source.npz"
-    found = done(f"{line} --with-deposit --seeds 1 --models 0 --out table --json --quiet")
-    assert found["methods"]["Deposit"]["metrics"]["sigma"]["mean"] > 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,20 +88,6 @@ def test_what_is_wrong_is_said_and_nothing_is_written(files: Path, more: str, ma
     before = sorted(files.iterdir())
     refused(COMMAND + more, match)
     assert sorted(files.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("mean", "covariance", "match"),
-    [
-        (np.zeros(64), np.eye(64) * 1j, "real numbers"),
-        (np.full(64, np.nan), np.eye(64), "not finite"),
-        (np.zeros(64), np.eye(64) + np.eye(64, k=1), "not symmetric"),
-        (np.zeros(64), np.zeros((64, 3)), "not symmetric"),
-    ],
-)
-def test_moments_that_are_none(files: Path, mean: Any, covariance: Any, match: str) -> None:
-    np.savez("odd.npz", mean=mean, covariance=covariance)
-    refused(COMMAND + "--moments odd.npz", match)
 
 
 def test_where_samples_cannot_tell_there_is_a_reason_and_no_number(files: Path) -> None:

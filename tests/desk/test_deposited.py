@@ -165,16 +165,6 @@ def test_two_people_with_the_same_row_are_two_requests(desk: Desk) -> None:
     assert [answer.there for answer in answers(state_of(desk), rows(0))] == [False]
 
 
-def test_rows_of_pending_requests_are_not_there_for_others(desk: Desk) -> None:
-    asked(desk, "one", 1, 2)
-    overlapping = accept(desk, *rows(2, 3), "overlapping").request
-    assert overlapping.aside is not None
-    assert overlapping.aside.reason.startswith("1 of 2 rows is asked for more often than the source has it left")
-    withdraw(desk, 1, "a mistake")
-    assert resume(desk, 2).state == "pending"
-    assert run(desk).published[0].requests == (2,)
-
-
 def test_columns_of_other_names_do_not_keep_a_batch_from_running(desk: Desk) -> None:
     """The model's record names none, and the rows were found by their values in the order they came."""
     names = ("a", "b", "c", "d")

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 
 from desk_use import Rows, ask, exhausted, opened
+from expunge.bounds.calibration import closed_form
 from expunge.certificate.sign import generate_keys, read_private_key, verify_file
 from expunge.certificate.statement import read_certificate
 from expunge.cli import main
@@ -85,6 +86,12 @@ def test_each_certificate_verifies_and_names_the_model_before_it(
         inputs = certificate.content["bound"]["inputs"]["training_residual"]
         assert inputs["provenance"] == "measured", "nothing is carried"
     assert any("2 earlier deletions" in note for note in certificate.content["notes"])
+    made = models(desk)
+    for number, facts in enumerate(made, start=1):  # all that were published so far count, each with its mu
+        left = facts["delta"] - facts["composition"]["failures"]
+        epsilon = closed_form([each["mu"] for each in made[:number]], left)
+        assert facts["composition"]["epsilon"] == pytest.approx(epsilon, rel=1e-12)
+        assert facts["composition"]["models"] == number
 
 
 def test_signed_runs(desk: Desk, source: Rows, tmp_path: Path) -> None:

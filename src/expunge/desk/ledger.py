@@ -230,13 +230,7 @@ class ModelPublished(Body):
         connection.execute("UPDATE requests SET state = 'done' WHERE model = ? AND state = 'prepared'", (self.model,))
 
 
-KINDS: dict[str, type[Body]] = {
-    body.entry_kind: body
-    for body in (
-        *(DeskCreated, RequestAccepted, RequestSetAside, RequestResumed, RequestWithdrawn),
-        *(RunStarted, RunAbandoned, RunRefused, ModelPrepared, ModelPublished),
-    )
-}
+KINDS: dict[str, type[Body]] = {body.entry_kind: body for body in Body.__subclasses__()}
 
 
 @dataclass(frozen=True)

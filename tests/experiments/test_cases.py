@@ -19,7 +19,6 @@ from experiments import (
     heuristic,
     kept_tangent,
     mixed_linear,
-    mnist_usps,
     synthetic,
 )
 from experiments.datasets.folder import DataFolder, DataSet
@@ -131,45 +130,6 @@ def test_a_step_is_too_long_where_the_surrogate_does_not_bend() -> None:
     assert entry["true"] == pytest.approx(result["scores"][RETAINED]["distance"])
     assert entry["true"] > float((case.weights - case.retrained).norm())
     assert entry["true"] <= entry["residual"]
-
-
-def test_forms_of_unlearning_are_counted_apart_and_missing_ones_told() -> None:
-    config = {
-        "run": {"forget": 0.1, "variants": [{"name": "v"}]},
-        "paper": {"within": 3.0, "table7": {"U -> M": {"Retrain": [90.0] * 4, "Unlearn (-)": [90.0] * 4}}},
-    }
-    parts = dict.fromkeys(("train", "test", "retain", "forget"), 0.91)
-    plain = {**parts, "mia": 0.5, "rt": 1.0, "distance": 1.0}
-    check = {"what": "Unlearn (-)", "true": 1.0, "residual": 2.0, "paper": 0.5, "shift": 0.0}
-    main: Any = {
-        "key": "0 U -> M",
-        "seed": 0,
-        "options": {"variant": "v", "task": "U -> M"},
-        "result": {
-            "scores": {"Original": plain, "Retrain": plain, "Unlearn (-)": {**plain, "forget": 0.95}},
-            "checks": [check],
-        },
-    }
-    retained: Any = {
-        **main,
-        "options": {"variant": "v", "task": "U -> M", "form": "retained"},
-        "result": {
-            "scores": {RETAINED: {**plain, "train": 0.86, "test": 0.85, "distance": 2.0}},
-            "left": 1e-9,
-            "curvature": {"step": 5.0, "retraining": 0.5},
-            "checks": [{**check, "what": RETAINED}],
-        },
-    }
-    first, variants, bending, _ = mnist_usps.tables(config, [main, retained])
-    assert "retained rows (seeds: 1): 6 of 8" in first.notes[0]
-    assert first.notes[0].endswith(f"not {RETAINED} train -4.0, {RETAINED} test -5.0.")
-    assert "paper's form (seeds: 1): 7 of 8" in first.notes[1]
-    assert variants.rows[0][6:] == ("6 of 8", f"-5.0 ({RETAINED}, test)", "7 of 8", variants.rows[0][9], "1 of 1")
-    assert bending.rows[0][3:] == ("1", "2", "1", "2 of 4", "3 of 4", "5", "0.5")
-    assert "In 1 of 1 runs it ends farther" in bending.notes[0]
-    _, alone, nothing, _ = mnist_usps.tables(config, [main])
-    assert alone.rows[0][6:8] == ("--", "--")
-    assert nothing.rows == ()
 
 
 METRICS = {"train", "test", "retain", "forget", "mia", "rt"}

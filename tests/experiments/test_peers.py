@@ -89,47 +89,6 @@ def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, li
     assert peers.figures(config, records)["peers-cifar10-3v8.png"].startswith(b"\x89PNG")
 
 
-def test_cells_where_expunge_is_behind_are_named_and_a_refusal_is_behind(small: tuple[Any, list[Record]]) -> None:
-    config, records = small
-    records = copy.deepcopy(records)
-    for cell in records[1]["result"]["cells"]:
-        cell["accuracy"] = {DEPOSIT: 0.9, "Langevin": 0.95, BOTH: None}.get(cell["method"], 0.8)
-        cell["refused"] = "VacuousClaim"  # read of those alone that have no accuracy
-    _, losses, standing, named, table, _ = peers.tables(config, records)
-    deposit, both = (
-        next(note for note in table.notes if note.startswith(f"{name}, C = 1")) for name in (DEPOSIT, BOTH)
-    )
-    assert "in 6 of 8 cells" in deposit
-    assert "behind at epsilon 0.1 Langevin (3) by 5.0; at epsilon 1 Langevin (3) by 5.0." in deposit
-    assert "in 0 of 8 cells" in both
-    assert standing.rows[0][4] == "6 of 8"
-    row = named.rows[0]
-    assert row[:2] == ("CIFAR-10 3 v 8", "1 %")
-    assert row[2] == "at epsilon 0.1 Langevin (3) by 5.0; at epsilon 1 Langevin (3) by 5.0"
-    assert row[3].startswith("at epsilon 0.1 Certified removal, Descent-to-delete (3), Langevin (3)")
-    assert losses.rows[0][4:7] == ("0.0", "-10.0", "refused")
-    assert "in 0 of 1 tasks" in losses.notes[0]
-    assert "VacuousClaim" in losses.rows[0][-2]
-    assert row[4] == _named_of_ridge(records[3])
-    only_ridge = [record for record in records if record["options"].get("head")]
-    assert peers.tables(config, only_ridge) == [], "a ridge head stands beside the others, not alone"
-
-
-def _named_of_ridge(record: Record) -> str:
-    """What stands in the column of ridge heads, Langevin having 0.95 and all others 0.8."""
-    chosen = {
-        cell["epsilon"]: cell["accuracy"]
-        for cell in record["result"]["cells"]
-        if (cell["method"], cell["chosen"]) == (RIDGE, CHOSEN)
-    }
-    behind = [
-        f"at epsilon {epsilon:g} Langevin (3) by {95.0 - 100.0 * accuracy:.1f}"
-        for epsilon, accuracy in chosen.items()
-        if accuracy < 0.95 - 5e-4
-    ]
-    return "; ".join(behind) or "none"
-
-
 def test_a_ridge_head_with_a_deposit_is_retraining_at_any_epsilon(small: tuple[Any, list[Record]]) -> None:
     _, records = small
     (record,) = (one for one in records if one["options"].get("head"))
@@ -159,23 +118,6 @@ def test_more_digits_than_float64_has(task: Task) -> None:
         pulls = [sum(row[i] * goal[k] for row, goal in zip(X, y, strict=True)) / n for i in range(4)]
         left = [sum(matrix[i][j] * exact[j] for j in range(4)) - pulls[i] for i in range(4)]
         assert max(abs(float(one)) for one in left) < 1e-17
-
-
-def test_seeds_are_averaged_and_seconds_are_of_one_device(small: tuple[Any, list[Record]]) -> None:
-    config, records = small
-    first, second, third = (copy.deepcopy(records[1]) for _ in range(3))
-    for seed, (record, accuracy) in enumerate(zip((first, second, third), (0.9, 0.8, 0.7), strict=True)):
-        record["seed"], record["result"]["device"] = seed, "a GPU" if seed else ""
-        for cell in record["result"]["cells"]:
-            cell |= {"accuracy": accuracy, "seconds": float(seed)}
-    *_, table = peers.tables(config, [first, second, third])
-    assert {cell[:4] for row in table.rows for cell in row[4:-1]} == {"80.0"}
-    assert {row[-1] for row in table.rows} == {"1.5"}
-    assert "3 seed(s)" in table.notes[0]
-    assert "on a GPU" in table.notes[0]
-    next(cell for cell in third["result"]["cells"] if cell["method"] == DEPOSIT)["accuracy"] = None
-    *_, table = peers.tables(config, [first, second, third])
-    assert sum("refused 1 of 3" in row for row in table.rows) == 1
 
 
 def test_the_usual_l2_is_that_of_scikit_learn() -> None:

@@ -13,7 +13,7 @@ import expunge
 from expunge.certificate.claim import Claim
 from expunge.certificate.derive import derive
 from expunge.certificate.dossier import read_claim
-from expunge.certificate.verify import model_checks, verify_statement
+from expunge.certificate.verify import verify_statement
 from expunge.certificate.wording import ENCODERS, PREPARATIONS, headline, limits, outside
 from expunge.deposit.make import make_deposit
 from expunge.door import ask
@@ -131,15 +131,6 @@ def test_statement_dossier_and_model_say_where_preparation_was_learnt(preparatio
     file = tmp_path / "model.safetensors"
     file.write_bytes(made.model.to_bytes())
     assert verify_statement(made.statement, file, made.certificate)
-
-
-def test_a_statement_that_is_silent_on_it_does_not_go_with_the_model(tmp_path: Path) -> None:
-    made, silent = unlearned(LEARNT_FROM_SOURCE), unlearned(None)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(made.model.to_bytes())
-    failed = {check.name for check in model_checks(silent.statement, file) if not check.passed}
-    assert "model.preparation" in failed
-    assert not {check.name for check in model_checks(made.statement, file) if not check.passed}
 
 
 def test_the_headline_names_the_steps_that_know_the_forgotten() -> None:

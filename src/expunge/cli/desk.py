@@ -28,17 +28,17 @@ ANOTHER_PERSON = (
 )
 
 
-def _timeout() -> Any:
-    """The option `--timeout`."""
-    return option(
-        "Seconds to wait while another command writes in this desk; 0: not at all.",
-        600.0,
-        kind=click.FloatRange(min=0.0, max=1e9),
-    )
-
-
-def _heads(words: str) -> Any:
-    return option(f"{words} May be given several times.", (), names=("--head",))
+TIMEOUT = option(
+    "Seconds to wait while another command writes in this desk; 0: not at all.",
+    600.0,
+    kind=click.FloatRange(min=0.0, max=1e9),
+)
+HEADS = option(
+    "A head saved earlier, outside the desk (expunge desk head, or a published statement.json): a ledger that is older "
+    "or was changed is refused with exit status 1. May be given several times.",
+    (),
+    names=("--head",),
+)
 
 
 @command()
@@ -109,10 +109,8 @@ def init(
         rehearsed = "" if policy.noise_rows is None else f", rehearsed with {policy.noise_rows:,} surrogate rows"
         out.print(f"noise of every model: {policy.noise:g}{rehearsed}")
     out.print(f"opened: {desk}; {desk / 'private'} must never be handed out")
-    out.print(
-        f"the desk has its own copy of {model if deposit is None else deposit}: remove it, and the model as it was "
-        "trained, since what is forgotten from now on is still in there"
-    )
+    others = "the deposit, and the model as it was trained," if deposit is not None else "the model that was given,"
+    out.print(f"the desk has its own copy: remove {others} since what is forgotten from now on is still in there")
     return {"desk": str(desk), "policy": policy.to_json(), "notes": notes}
 
 
@@ -129,7 +127,7 @@ def request(
     ),
     another_person: bool = option(ANOTHER_PERSON),
     due: str | None = option("Day by which it must be done, such as 2026-01-31 (default: the desk's number of days)."),
-    timeout: float = _timeout(),
+    timeout: float = TIMEOUT,
 ) -> Any:
     """Ask a desk to forget rows. When this returns, the request is on disk; asking twice is one request.
 
@@ -158,7 +156,7 @@ def withdraw(
     number: int | None = argument(),
     reference: str | None = option("The request's reference, in the place of its number."),
     reason: str = option("Why, for the ledger.", "withdrawn"),
-    timeout: float = _timeout(),
+    timeout: float = TIMEOUT,
 ) -> Any:
     """Take back the request of this NUMBER, or of a reference, that waits or is set aside.
 
@@ -186,7 +184,7 @@ def resume(
     desk: Path = argument(),
     number: int = argument(),
     another_person: bool = option(ANOTHER_PERSON),
-    timeout: float = _timeout(),
+    timeout: float = TIMEOUT,
 ) -> Any:
     """Take up the request of this NUMBER, which was set aside: it waits again for the next run.
 
@@ -208,11 +206,8 @@ def run(
     desk: Path = argument(),
     each: bool = option("One model a request: more models, which say more together than one model for all."),
     sign_key: Path | None = option(f"{SIGN_KEY}."),
-    heads: tuple[Path, ...] = _heads(
-        "A head saved earlier, outside the desk (expunge desk head, or a published statement.json): a ledger that is "
-        "older is refused (exit status 1), since the desk was put back."
-    ),
-    timeout: float = _timeout(),
+    heads: tuple[Path, ...] = HEADS,
+    timeout: float = TIMEOUT,
 ) -> Any:
     """Forget the rows of all pending requests and publish one model for all of them, with certificate and report.
 
@@ -388,7 +383,7 @@ def head(
 @command()
 def verify(
     desk: Path = argument(),
-    heads: tuple[Path, ...] = _heads("A head saved earlier, outside the desk: shows whether entries were cut off."),
+    heads: tuple[Path, ...] = HEADS,
 ) -> Any:
     """Check every entry, the chain, every published file and every dossier, offline; exit status 1 if not.
 

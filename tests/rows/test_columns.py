@@ -16,13 +16,10 @@ import torch
 
 import expunge
 from expunge.desk import Policy, accept, create_desk
-from expunge.distance import Estimation
 from expunge.errors import DataError, ExpungeError, FileError
-from expunge.estimate.comparison import prepare_sets
 from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.plan import plan
 from expunge.model import LinearModel
-from expunge.request.request import record_for
 from expunge.rows import names_of, open_data, order_columns, read_data
 from expunge.rows.streams import Share
 from expunge.train import train
@@ -206,20 +203,6 @@ def test_a_plan_is_the_same_for_shuffled_columns(kind: str, make: Any, model: Li
 
 
 @in_memory
-def test_an_estimate_sees_the_columns_in_order(kind: str, make: Any, model: LinearModel) -> None:
-    names = ("the surrogate set", "the forget set", "the reference set")
-    straight = dict(zip(names, (SURROGATE, FORGET, TEST), strict=True))
-    given = {name: make(kind, shuffled(part), part[1]) for name, part in straight.items()}
-    made = (model, record_for(model), torch.device("cpu"), Estimation())
-    expected = prepare_sets(straight, *made)
-    for name, found in prepare_sets(given, *made).items():
-        assert torch.equal(found.features, expected[name].features)
-    spoiled = make(kind, framed(TEST).assign(shoe=1.0), TEST[1])
-    with pytest.raises(DataError, match=r"the reference set has extra column 'shoe'"):
-        prepare_sets(given | {"the reference set": spoiled}, *made)
-
-
-@in_memory
 def test_an_evaluation_compares_columns_by_name(kind: str, make: Any, model: LinearModel) -> None:
     retain = (SOURCE[0][3:], SOURCE[1][3:])
     parts = {"retain": retain, "forget": FORGET, "test": TEST, "surrogate": SURROGATE}
@@ -260,21 +243,6 @@ def test_a_desk_keeps_rows_in_the_model_s_order(kind: str, make: Any, model: Lin
     again = make(kind, framed(FORGET), FORGET[1])
     assert not accept(desk, *again, "case-1", feature_names=names_of(again)).new
     assert accept(desk, *FORGET, "case-3").request.state == "aside", "the same rows, for somebody else"
-
-
-@pytest.mark.parametrize("kind", ["csv"])
-@wrong
-def test_a_desk_refuses_wrong_columns(kind: str, mistake: str, make: Any, model: LinearModel, tmp_path: Path) -> None:
-    spoil = WRONG[mistake][0]
-    with pytest.raises(DataError, match=told(mistake)):
-        create_desk(tmp_path / "desk", model, make(kind, spoil(framed(SURROGATE)), SURROGATE[1]), POLICY)
-    assert not (tmp_path / "desk").exists()
-    desk = create_desk(tmp_path / "desk", model, SURROGATE, POLICY)
-    given = make(kind, spoil(framed(FORGET)), FORGET[1])
-    with pytest.raises(DataError, match=told(mistake)):
-        accept(desk, *given, "case-1", feature_names=names_of(given))
-    with desk.reading() as ledger:
-        assert ledger.pending_rows() == 0
 
 
 def test_a_desk_without_names_refuses_requests_that_disagree(tmp_path: Path) -> None:

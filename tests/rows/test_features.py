@@ -61,12 +61,6 @@ def test_features_keep_their_values(dtype: str, layout: str) -> None:
     assert as_features(array, "rows").double().tolist() == values.astype(float).tolist()
 
 
-@pytest.mark.parametrize("layout", [lambda a: a[::-1], lambda a: a[:, ::-1], lambda a: np.broadcast_to(a[:1], (5, 4))])
-def test_unusual_views_keep_their_values(layout: object) -> None:
-    array = layout(np.arange(12.0).reshape(3, 4))
-    assert as_features(array, "rows").tolist() == array.tolist()
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool]
 )
@@ -206,10 +200,6 @@ def test_long_rows_keep_their_direction_and_reach_the_bound(table: np.ndarray, m
             assert np.allclose(row, expected, rtol=1e-9, atol=max_norm * 1e-12)
         elif ratio < 1 - 1e-9:
             assert np.array_equal(row, original)
-
-
-def test_scaled_rows_are_counted() -> None:
-    assert ready([[3.0, 4.0], [0.6, 0.8], [0.0, 2.0]]).n_scaled == 2
 
 
 def test_training_and_unlearning_scale_alike() -> None:

@@ -116,25 +116,6 @@ def test_columns_that_are_asked_for_are_taken_and_no_others(tmp_path: Path) -> N
         learn(source, "pays", ["since"])
 
 
-def test_it_can_be_learnt_elsewhere(tmp_path: Path) -> None:
-    source = read_table(write_credit(tmp_path / "a.csv"))
-    public = read_table(write_credit(tmp_path / "b.csv", credit_lines(300, 9)))
-    here, there = learn(source, "pays")[0], learn(source, "pays", elsewhere=public)[0]
-    assert there == learn(public, "pays")[0]
-    assert there != here
-    short = Table(public.arrow.drop_columns(["age"]), "public", False)
-    with pytest.raises(FileError, match="--prepare-from needs the feature columns"):
-        learn(source, "pays", elsewhere=short)
-
-
-def test_a_label_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
-    source = read_table(write_credit(tmp_path / "a.csv"))
-    with pytest.raises(FileError, match=r"no column 'pay'; its columns are customer.*Did you mean pays\?"):
-        learn(source, "pay")
-    with pytest.raises(FileError, match=r"has columns customer, .* and none is called y"):
-        learn(source)
-
-
 # Applied -------------------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +228,9 @@ def test_it_is_learnt_from_another_file_where_one_is_given(tmp_path: Path) -> No
     write_credit(tmp_path / "a.csv")
     write_credit(tmp_path / "b.csv", credit_lines(300, 9))
     found = read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / "b.csv")
+    (tmp_path / "short.csv").write_text("job;pays\nclerk;yes\ncook;no\n")
+    with pytest.raises(FileError, match="--prepare-from needs the feature columns"):
+        read_source(tmp_path / "a.csv", "pays", prepare_from=tmp_path / "short.csv")
     assert found.learnt == LEARNT_ELSEWHERE
     assert len(found.rows.labels) == 400
     with pytest.raises(OptionError, match="nothing to learn"):

@@ -123,7 +123,7 @@ class Table:
         empty = int(np.isnan(numbers).sum())
         if empty:
             raise DataError(
-                f"{self.name}: column {name!r} has {empty:,} empty cells, or such that are not finite",
+                f"{self.name}: column {name!r} has {empty:,} empty cells or values that are not finite",
                 "every cell needs a number",
                 "Fill them in or drop those rows, as was done for training.",
             )

@@ -19,7 +19,7 @@ from expunge.distance import Distance
 from expunge.errors import DataError, OptionError, VacuousClaim
 from expunge.estimate.source import SourceEstimate, estimate_source, require_mixed
 from expunge.evidence import Measurement, Retained, build_claim, foresee
-from expunge.heads import Rows, RowSet
+from expunge.heads import Rows
 from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
@@ -451,26 +451,19 @@ def scale_of(trial: Request, measured: Measurement) -> float | None:
     return scale if scale <= LARGEST_SCALE else None
 
 
-def _longest_group(request: Request, n_rows: int, seed: int | None) -> Any:
+def _longest_group(request: Request, n_rows: int, seed: int | None) -> Rows:
     """Of some groups of surrogate rows the one with the longest gradient: what is hardest to hide."""
     generator = torch.Generator()
     generator.manual_seed(secrets.randbits(63) if seed is None else seed)
-    surrogate = request.surrogate
-    if isinstance(surrogate, RowSet):
-        if surrogate.n_mine != len(surrogate):
-            raise DataError(
-                f"noise as for {n_rows:,} rows, with a surrogate shared out among processes",
-                "a rehearsal needs all its rows in one",
-                "Rehearse in one process (expunge plan), then set the noise as the number it recommends.",
-            )
-        few = evenly(surrogate, max(MOST_ROWS, n_rows))
-        surrogate = replace(few, features=few.features.double())
-
-    def group(chosen: Tensor) -> Any:
-        if not isinstance(surrogate, Rows):
-            return surrogate[chosen]
-        where = chosen.to(surrogate.device)
-        return Rows(surrogate.features[where], surrogate.labels[where])
-
-    groups = [group(torch.randperm(len(surrogate), generator=generator)[:n_rows]) for _ in range(GROUPS)]
-    return max(groups, key=lambda rows: float(request.head.gradient(request.weights, rows).norm()))
+    if request.surrogate.n_mine != len(request.surrogate):
+        raise DataError(
+            f"noise as for {n_rows:,} rows, with a surrogate shared out among processes",
+            "a rehearsal needs all its rows in one",
+            "Rehearse in one process (expunge plan), then set the noise as the number it recommends.",
+        )
+    rows = evenly(request.surrogate, max(MOST_ROWS, n_rows))
+    groups = []
+    for _ in range(GROUPS):
+        chosen = torch.randperm(len(rows), generator=generator)[:n_rows].to(rows.device)
+        groups.append(Rows(rows.features[chosen].double(), rows.labels[chosen]))
+    return max(groups, key=lambda group: float(request.head.gradient(request.weights, group).norm()))

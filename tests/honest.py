@@ -1,11 +1,7 @@
-"""Certificates that were issued honestly, of many kinds, with the models they speak of.
-
-python tests/honest.py 300    issues so many random requests and says which checks reject an honest one
-"""
+"""Certificates that were issued honestly, of many kinds, with the models they speak of."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -205,13 +201,3 @@ def campaign(count: int) -> Iterator[tuple[int, Honest, list[Check]]]:
         for seed in range(count):
             for given in drawn(seed):
                 yield seed, given, wrongly_rejected(given, Path(name))
-
-
-if __name__ == "__main__":
-    number, rejected = 0, 0
-    for at, one, wrong in campaign(int(sys.argv[1])):
-        number += 1
-        rejected += bool(wrong)
-        for check in wrong:
-            print(at, check.words, one.certificate.content["bound"]["inputs"])
-    print(f"{number} certificates, {rejected} rejected")

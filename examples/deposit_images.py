@@ -35,7 +35,7 @@ from expunge.errors import ExpungeError
 from expunge.evidence import foresee
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, weigh
-from expunge.request.promise import Execution, Promise, wanted_distance
+from expunge.request.promise import Execution, Promise
 from expunge.request.sets import rows_of
 from expunge.train import train
 
@@ -151,7 +151,7 @@ class Group:
         """A request with a deposit, with a surrogate, or both, and what was measured for it."""
         model, forget, surrogate = self.model, self.forget, self.task.surrogate
         if not with_deposit:
-            promise = Promise(*budget, wanted_distance(distance)[0], force=True)
+            promise = Promise(*budget, distance, force=True)
             request = ask(model, forget, surrogate, promise, execution=self.execution)
             return request, measure(request, seed=seed)
         promise = Promise(*budget, distance, force=True)

@@ -27,7 +27,7 @@ from expunge.evaluate.methods import MethodResult
 from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
@@ -92,10 +92,8 @@ def _outlooks(
     wanted: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Delta for this declared distance, and noise and mean accuracy at every epsilon."""
-    distance, _ = wanted_distance(text, matched)
-    request = ask(
-        model, forget, surrogate, Promise(epsilon=1.0, delta=delta, distance=distance, force=True, noise="exact")
-    )
+    promise = Promise(1.0, delta, text, match_classes=matched, force=True, noise="exact")
+    request = ask(model, forget, surrogate, promise)
     measured = measure(request, seed=0)
     updated = request.weights + measured.step.update
     region = held_region(build_claim(request, measured))

@@ -27,7 +27,7 @@ from expunge.heads import HEADS, Logistic, head_for, register_head
 from expunge.mechanism import measure
 from expunge.record import LOSSES, TrainingRecord, loss_named
 from expunge.report import run_page
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 from toys.hellinger import Hellinger
 from toys.twice_ridge import TwiceRidge
 
@@ -192,7 +192,7 @@ UNLEARN = ("unlearn", "--model", "m.safetensors", "--forget", "f.npz", "--surrog
 ENTRIES: dict[str, Callable[[Path], Any]] = {
     "distance: Distance": lambda tmp: Distance("wasserstein", 0.1),
     "distance: kind_named of no name": lambda tmp: kind_named(None),
-    "distance: of another type": lambda tmp: wanted_distance(0.1),
+    "distance: of another type": lambda tmp: Promise(1.0, 1e-3, 0.1),
     "distance: ask": lambda tmp: a_request(distance="wasserstein:0.1"),
     "distance: a desk's policy": lambda tmp: Policy(1.0, 1e-3, "wasserstein:0.1").check(),
     "distance: verify": lambda tmp: verify(forged(("distance", "kind"), "wasserstein")),

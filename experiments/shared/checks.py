@@ -25,7 +25,7 @@ from expunge.evidence import build_claim
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:
@@ -49,12 +49,13 @@ def checked(
     relative to the source goes into the paper's bound (0 with the source, None: no such Delta).
     """
     n_source = len(case.rows["train"])
-    wanted, _ = wanted_distance("source" if with_source else distance, match_classes and not with_source)
+    wanted, matched = ("source", False) if with_source else (distance, match_classes)
+    options: dict[str, Any] = {"step": step, "match_classes": matched, "force": True, "noise": "exact"}
     request = ask(
         case.trained,
         case.splits.forget,
         case.splits.source if with_source else case.surrogate,
-        Promise(epsilon=1.0, delta=1.0 / n_source, distance=wanted, step=step, force=True, noise="exact"),
+        Promise(epsilon=1.0, delta=1.0 / n_source, distance=wanted, **options),
     )
     measured = measure(request, seed=0)
     claim = build_claim(request, measured)

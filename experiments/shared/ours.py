@@ -21,7 +21,7 @@ from expunge.errors import ExpungeError
 from expunge.evaluate.case import Case, Labelled
 from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure, weigh
-from expunge.request.promise import Execution, Promise, Series, wanted_distance
+from expunge.request.promise import Execution, Promise, Series
 from expunge.request.request import Request
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
@@ -159,8 +159,7 @@ class Asked:
     def _with_surrogate_alone(self, forget: Labelled) -> Request:
         """Forced: what would be refused is shown. In a sequence every request counts from the trained weights."""
         execution = Execution(device=self.task.device)
-        distance = wanted_distance("same", False)[0]
-        promise = Promise(BASE, self.task.delta, distance, force=True)
+        promise = Promise(BASE, self.task.delta, "same", force=True)
         if not self.sequence:
             return ask(self.case.trained, forget, self.case.surrogate, promise, execution=execution)
         count = len(forget[1])

@@ -32,7 +32,7 @@ from expunge.certificate.verify import verify_statement
 from expunge.distance import Distance
 from expunge.door import ask
 from expunge.mechanism import certify, measure
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 
 Json = dict[str, Any]
 
@@ -119,8 +119,7 @@ def test_digests_of_private_things_are_keyed(made: Unlearned) -> None:
 
 
 def test_notes_are_private_unless_they_are_marked(made: Unlearned) -> None:
-    wanted, _ = wanted_distance("same")
-    request = ask(MODEL, (SOURCE[0][:2], SOURCE[1][:2]), SURROGATE, Promise(1.0, 1e-3, wanted, force=True))
+    request = ask(MODEL, (SOURCE[0][:2], SOURCE[1][:2]), SURROGATE, Promise(1.0, 1e-3, "same", force=True))
     request = replace(request, notes=("two of them are twins", PublicNote("the surrogate has no rows of class 7")))
     found = certify(request, measure(request))
     assert found.certificate.content["notes"] == ["two of them are twins", "the surrogate has no rows of class 7"]

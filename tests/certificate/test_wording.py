@@ -29,7 +29,7 @@ from expunge.record import (
 )
 from expunge.report.card import model_card
 from expunge.report.page import decision
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 from expunge.rows import EncodedRows, read_data
 from expunge.rows.arrays import feature_bytes
 from small_deposit import rows as small_rows
@@ -50,7 +50,7 @@ SOURCE, SURROGATE = rows(150, 1), rows(200, 2)
 
 def claimed(trained: str | None = None, encoder: str | None = OURS, **budget: float) -> Claim:
     model = expunge.train(*SOURCE, l2=0.1, max_norm=1.0, encoder=encoder, encoder_trained=trained)
-    promise = Promise(**({"epsilon": 1.0, "delta": 1e-3} | budget), distance=wanted_distance("chi2:0.1")[0])
+    promise = Promise(**({"epsilon": 1.0, "delta": 1e-3} | budget), distance="chi2:0.1")
     request = ask(model, (SOURCE[0][:3], SOURCE[1][:3]), SURROGATE, promise)
     return build_claim(request, measure(request, seed=0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,6 @@ from expunge.request.promise import (
     check_budget,
     computing_device,
     dtype_named,
-    wanted_distance,
 )
 
 SAME = Distance("same", 0.0)
@@ -112,23 +112,21 @@ def test_the_step_follows_the_bound_where_none_is_named() -> None:
 
 
 def test_a_distance_may_be_words_a_value_or_an_estimate_made_before() -> None:
-    assert wanted_distance("chi2:0.1") == (Distance("chi2", 0.1), None)
-    assert wanted_distance("estimate:kl") == (Estimation("kl"), None)
-    assert wanted_distance(SAME) == (SAME, None)
     made = SimpleNamespace(wanted=Estimation("means"))
-    assert wanted_distance(made) == (Estimation("means"), made)
-
-
-def test_matched_classes_are_part_of_the_distance() -> None:
-    for given in ("same", "chi2:0.1", "estimate", SAME, Estimation("kl")):
-        assert not wanted_distance(given)[0].matched
-        assert wanted_distance(given, match_classes=True)[0].matched
-
-
-def test_what_is_no_distance_is_refused() -> None:
-    for given in (0.1, None, ("same", 0.0), object()):
+    for given, read, estimate in (
+        ("chi2:0.1", Distance("chi2", 0.1), None),
+        ("estimate:kl", Estimation("kl"), None),
+        (SAME, SAME, None),
+        (made, Estimation("means"), made),
+    ):
+        promise = Promise(1.0, 1e-3, given)
+        assert (promise.distance, promise.estimate) == (read, estimate)
+        assert not promise.distance.matched
+        matched = replace(Promise(1.0, 1e-3, given, match_classes=True), epsilon=2.0)
+        assert (matched.distance, matched.estimate) == (replace(read, matched=True), estimate)
+    for wrong in (0.1, ("same", 0.0), object()):
         with pytest.raises(OptionError, match="words, a Distance or an Estimation"):
-            wanted_distance(given)
+            Promise(1.0, 1e-3, wrong)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

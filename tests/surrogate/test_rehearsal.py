@@ -11,7 +11,7 @@ from expunge.door import ask
 from expunge.evidence import foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 from expunge.request.request import Request
 from expunge.surrogate import MARGIN, rehearse, rehearsed_scale, set_noise
 
@@ -40,8 +40,8 @@ def model(source: Rows) -> LinearModel:
 
 
 def request(model: LinearModel, forget: Rows, surrogate: Rows, noise: object, *, matched: bool = False) -> Request:
-    wanted, _ = wanted_distance("same", matched)
-    return ask(model, forget, surrogate, Promise(1.0, 1e-3, wanted, force=True, noise=noise))
+    promise = Promise(1.0, 1e-3, "same", force=True, noise=noise, match_classes=matched)
+    return ask(model, forget, surrogate, promise)
 
 
 def test_the_noise_is_the_same_whoever_asks(model: LinearModel, source: Rows, surrogate: Rows) -> None:

@@ -164,16 +164,12 @@ class Policy:
 
     def promise(self, series: Series) -> Promise:
         """What every run promises, at this place of the series."""
-        from expunge.request.promise import Promise, wanted_distance
+        from expunge.request.promise import Promise
 
-        if self.with_deposit:
-            from expunge.request.promise import Promise
-
-            return Promise(self.epsilon, self.delta, force=self.force, noise=self.scale, series=series)
-        wanted, _ = wanted_distance(self.declared, self.match_classes)
-        return Promise(
-            self.epsilon, self.delta, wanted, step=self.step, force=self.force, series=series, noise=self.scale
-        )
+        known: dict[str, Any] = {"force": self.force, "noise": self.scale, "series": series}
+        if not self.with_deposit:
+            known |= {"distance": self.declared, "step": self.step, "match_classes": self.match_classes}
+        return Promise(self.epsilon, self.delta, **known)
 
     def execution(self) -> Execution:
         """How every run computes."""

@@ -25,7 +25,7 @@ from expunge.evidence import collect_notes, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
-from expunge.request.promise import Promise, refuse_unsound, wanted_distance
+from expunge.request.promise import Promise, refuse_unsound
 from expunge.rows.columns import order_of
 
 
@@ -102,10 +102,9 @@ class CertifiedNoise:
     match_classes: bool = False
 
     def unlearn(self, case: Case, with_source: bool) -> MethodResult:
-        distance = "source" if with_source else self.distance
-        wanted, estimate = wanted_distance(distance, self.match_classes and not with_source)
+        distance, matched = ("source", False) if with_source else (self.distance, self.match_classes)
         # forced: an evaluation is to show a useless model, not to refuse it
-        promise = Promise(self.epsilon, self.delta, wanted, step=self.step, force=True, estimate=estimate)
+        promise = Promise(self.epsilon, self.delta, distance, step=self.step, force=True, match_classes=matched)
         stand_in = case.splits.source if with_source else case.surrogate
         request = ask(case.trained, case.splits.forget, stand_in, promise)
         measured = measure(request, seed=0)  # of Lanczos' start alone; a fixed one makes evaluations reproducible

@@ -28,7 +28,7 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.record import Label
-from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution, Promise, wanted_distance
+from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution, Promise
 from expunge.request.request import Request
 from expunge.request.sets import FORCED, SURROGATE, is_labelled
 from expunge.rows.columns import prepare_frames
@@ -112,8 +112,8 @@ def plan(
     notes: dict[str, None] = {}
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
-        wanted, estimate = wanted_distance(distance, match_classes)
-        promise = Promise(epsilons[0], delta, wanted, step=step, bound=bound, force=True, estimate=estimate)
+        options: dict[str, Any] = {"step": step, "bound": bound, "match_classes": match_classes}
+        promise = Promise(epsilons[0], delta, distance, force=True, **options)
         request = ask(
             model, forget, surrogate, promise, forget_class=forget_class, declared=declared, execution=execution
         )

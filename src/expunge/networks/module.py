@@ -33,7 +33,7 @@ from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import Unlearned, carry_out
 from expunge.networks.encoders import add_tensor
 from expunge.record import MODULE, Label, TrainingRecord
-from expunge.request.promise import Promise, computing_device, wanted_distance
+from expunge.request.promise import Promise, computing_device
 from expunge.request.request import Request
 from expunge.request.sets import SURROGATE
 from expunge.rows import as_labels, encode
@@ -137,9 +137,8 @@ def unlearn_module(
     as it takes; a number: one step with it, Algorithm 1. The model that comes back is a copy of the network. `noise`
     is as for `unlearn`, but a number or None.
     """
-    wanted, _ = wanted_distance(distance)
     paper_constants = constants or PaperConstants.of_the_experiments(float(l2))
-    promise = Promise(epsilon, delta, wanted, bound="paper", constants=paper_constants, force=force, noise=noise)
+    promise = Promise(epsilon, delta, distance, bound="paper", constants=paper_constants, force=force, noise=noise)
     request = module_request(
         network,
         forget,

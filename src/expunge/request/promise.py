@@ -185,9 +185,7 @@ class Promise:
         )  # the paper's bound proves nothing anyhow
         object.__setattr__(self, "noise", asked_scale(self.noise))
         if self.distance is not None:
-            distance, estimate = wanted_distance(self.distance, self.match_classes)
-            object.__setattr__(self, "distance", distance)
-            object.__setattr__(self, "estimate", estimate or self.estimate)
+            self._read_distance()
         choice(self.step or "newton", STEPS, "step")
         choice(self.sizes, SIZE_CONVENTIONS, "sizes")
         if not self.paper:
@@ -204,6 +202,23 @@ class Promise:
                 "only the residual bound can be carried forward",
                 "Use --bound residual (bound='residual').",
             )
+
+    def _read_distance(self) -> None:
+        """The distance from what was given: words, a Distance, an Estimation, or an estimate that was made before."""
+        distance, estimate = self.distance, self.estimate
+        if isinstance(distance, str):
+            route = parse_route(distance)
+            distance = parse_distance(distance) if route is None else Estimation(route)
+        elif isinstance(getattr(distance, "wanted", None), Estimation):
+            distance, estimate = distance.wanted, distance
+        if not isinstance(distance, (Distance, Estimation)):
+            raise OptionError(
+                f"distance {distance!r}",
+                "words, a Distance or an Estimation is needed",
+                "Write for example chi2:0.1 or same.",
+            )
+        object.__setattr__(self, "distance", replace(distance, matched=True) if self.match_classes else distance)
+        object.__setattr__(self, "estimate", estimate)
 
     def complete(self, *, deposit: bool, surrogate: bool) -> Promise:
         """With everything that was left to what suits the evidence; what does not apply to it is refused."""
@@ -348,23 +363,6 @@ def budget_notes(delta: float, n_retain: int) -> tuple[str, ...]:
         "person's protection may fail altogether; 1/n or less is usual"
     )
     return (PublicNote(said),)
-
-
-def wanted_distance(distance: Any, match_classes: bool = False) -> tuple[Distance | Estimation, SourceEstimate | None]:
-    """A distance as the user gives it: words, a Distance, an Estimation, or an estimate that was made before."""
-    estimate = None
-    if isinstance(distance, str):
-        route = parse_route(distance)
-        distance = parse_distance(distance) if route is None else Estimation(route)
-    elif isinstance(getattr(distance, "wanted", None), Estimation):
-        distance, estimate = distance.wanted, distance
-    if not isinstance(distance, (Distance, Estimation)):
-        raise OptionError(
-            f"distance {distance!r}",
-            "words, a Distance or an Estimation is needed",
-            "Write for example chi2:0.1 or same.",
-        )
-    return (replace(distance, matched=True) if match_classes else distance), estimate
 
 
 def require_estimable(wanted: Estimation, record: TrainingRecord, labelled: bool, paper: bool = False) -> None:

@@ -11,7 +11,7 @@ from expunge.bounds import PaperConstants
 from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import measure
 from expunge.networks.module import module_request, unlearn_module
-from expunge.request.promise import Promise, wanted_distance
+from expunge.request.promise import Promise
 from expunge.solve.linear import Ending
 from expunge.solve.newton import SurrogateEquation, newton_step
 from small_networks import examples, trained
@@ -63,7 +63,7 @@ def test_without_a_damping_one_percent_is_left(distance: str) -> None:
     standing = (inputs, labels) if distance == "source" else examples(60, seed=2)
     request = module_request(
         module, (inputs[:6], labels[:6]), standing,
-        Promise(0.9, 1e-2, wanted_distance(distance)[0], bound="paper", constants=PaperConstants.of_the_experiments(0.1)),
+        Promise(0.9, 1e-2, distance, bound="paper", constants=PaperConstants.of_the_experiments(0.1)),
         n_source=60, l2=0.1,
     )  # fmt: skip
     step = measure(request).step

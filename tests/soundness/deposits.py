@@ -149,7 +149,8 @@ def made(
     update = given.linear_step
     noise = problem.setting.centred(torch.from_numpy(rng.normal(size=tuple(update.shape))))
     update = update + spoilt * (update.norm() / noise.norm()) * noise
-    return Routes(given, update, given.left(update)).solution()
+    found = Routes(given, update, given.left(update)).solutions()
+    return min(found, key=lambda each: each.facts.size, default=None)
 
 
 # Deletions from a deposit ------------------------------------------------------------------------------------------------------------

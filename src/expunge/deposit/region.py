@@ -194,23 +194,26 @@ class Solution:
         return bound_with_surrogate(self.facts, self.surrogate, distance)
 
 
-def smallest_region(problem: RetainedProblem, *, like: DepositFacts | None = None) -> Solution | None:
-    """The step and its smallest region; None where no route has a finite one.
+def smallest_region(problem: RetainedProblem) -> Solution | None:
+    """The step and its smallest region; None where no route has a finite one."""
+    return min(regions(problem), key=lambda each: each.facts.size, default=None)
 
-    Where several are as small as each other the last digit decides which it is. A verifier, whose last digit is
-    another, says what the region wanted is `like`: then it is the one that is most like it, small or not.
+
+def regions(problem: RetainedProblem, *, ties: bool = False) -> list[Solution]:
+    """The finite regions among which the smallest is: of the step with third derivatives, and of the one without where
+    it might be better. Where several are as small as each other the last digit decides which is taken: with `ties` a
+    verifier, whose last digit is another, gets all that could be.
     """
     if not problem.solvable:
-        return None
-    both: list[Solution | None] = []
-    if problem.sums.third is not None and (like is None or like.route.endswith(THIRD)):
+        return []
+    found: list[Solution] = []
+    if problem.sums.third is not None:
         update, left, steps = problem.third_order_step()
-        both.append(Routes(problem, update, left, third=True, steps=steps).solution(like))
-        if like is not None or gains_by_third(both[0]):
-            return both[0]
+        found = Routes(problem, update, left, third=True, steps=steps).solutions(ties=ties)
+        if not ties and gains_by_third(min(found, key=lambda each: each.facts.size, default=None)):
+            return found
     update = problem.linear_step
-    both.append(Routes(problem, update, problem.left(update)).solution(like))
-    return min((each for each in both if each is not None), key=lambda each: each.facts.size, default=None)
+    return found + Routes(problem, update, problem.left(update)).solutions(ties=ties)
 
 
 def gains_by_third(solution: Solution | None) -> bool:
@@ -250,13 +253,11 @@ class Routes:
     third: bool = False
     steps: int = 1
 
-    def solution(self, like: DepositFacts | None = None) -> Solution | None:
-        """The smallest region of this update, or the one most `like` what is said."""
-        candidates = [facts for facts, _ in self.measurements(ties=like is not None) if math.isfinite(facts.size)]
-        if not candidates:
-            return None
-        best = min(candidates, key=lambda each: each.size if like is None else difference(each, like))
-        return Solution(self.update, best, float(self.left_over.norm()), steps=self.steps)
+    def solutions(self, *, ties: bool = False) -> list[Solution]:
+        """The finite regions of this update."""
+        left = float(self.left_over.norm())
+        finite = (facts for facts, _ in self.measurements(ties=ties) if math.isfinite(facts.size))
+        return [Solution(self.update, facts, left, steps=self.steps) for facts in finite]
 
     def measurements(self, *, ties: bool = False) -> Iterator[RouteFacts]:
         """The numbers of each route that has any; other factors are tried of the smallest on long rows, with `ties` of

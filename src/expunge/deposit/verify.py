@@ -34,7 +34,7 @@ from expunge.deposit.evidence import measured_facts
 from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
-from expunge.deposit.region import Solution, smallest_region
+from expunge.deposit.region import Solution, difference, regions
 from expunge.deposit.with_surrogate import (
     SurrogateRegion,
     SurrogateTerms,
@@ -106,7 +106,9 @@ def verify_deposits(
             )
         compared: list[Check] = []
         if surrogate is None:
-            smallest, stated = smallest_region(after.problem), smallest_region(after.problem, like=like)
+            found = regions(after.problem, ties=True)
+            smallest = min(found, key=lambda each: each.facts.size, default=None)
+            stated = min(found, key=lambda each: difference(each.facts, like), default=None)
         else:
             rows, not_copied = surrogate_rows(distance, after, surrogate)
             step, terms = step_with_surrogate(after, rows), SurrogateTerms.of(after, distance, content["delta"])

@@ -168,6 +168,8 @@ def test_columns_far_from_their_middle_end_at_one_optimum_wherever_the_weights_b
         return make.optimum(head, rows, Setting(start, 200.0, (), False, True), Penalty(1 / 80, free=True))
 
     there = reached(torch.zeros(2, 3, dtype=torch.float64))
+    own = make.optimum(replace(head, l2=1.0), rows, Setting(there, 200.0, (), False, True), Penalty(1 / 80, free=True))
+    assert torch.allclose(own, there, rtol=0.0, atol=1e-9), "the penalty is all the regulariser there is"
     scores = []
     for seed in range(12):
         off = np.random.default_rng(seed).normal(scale=10.0 ** -(3 + seed % 6), size=(2, 3))

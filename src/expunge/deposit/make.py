@@ -290,12 +290,14 @@ class AnchorEquation:
 
 
 def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
-    """The optimum, by Newton's method from the setting's anchor, to where float64 ends; `head` has no regulariser.
+    """The optimum of the head's loss with this penalty, by Newton's method from the setting's anchor, to where float64
+    ends.
 
     It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
     """
     weights = setting.centred(setting.anchor)
     nothing = torch.zeros_like(weights)
+    head = replace(head, l2=0.0)  # the penalty is all the regulariser there is
     equation = AnchorEquation(head, weights, rows, replace(setting, stiff=1.0), penalty)
     at_zero = replace(equation, weights=nothing)
     if not equation.objective(nothing) <= at_zero.objective(nothing):

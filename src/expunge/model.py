@@ -133,19 +133,20 @@ class LinearModel:
         """SHA-256 over dtype, shape and bytes of each tensor."""
         return weights_digest(
             (name, _dtype_name(tensor), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
-            for name, tensor in self._tensors().items()
+            for name, tensor in self.tensors().items()
         )
 
     def to_bytes(self) -> bytes:
         """The safetensors file, byte for byte."""
         metadata = None if self.record is None else {METADATA_KEY: self.record.to_json()}
-        return safetensors_bytes(self._tensors(), metadata=metadata)
+        return safetensors_bytes(self.tensors(), metadata=metadata)
 
     def sha256(self) -> str:
         """SHA-256 of the safetensors file."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """What its file holds: weight and, where there is one, bias."""
         tensors = {"weight": self.weight.detach().cpu().contiguous()}
         if self.bias is not None:
             tensors["bias"] = self.bias.detach().cpu().contiguous()
@@ -181,7 +182,7 @@ def one_row_a_class(model: LinearModel) -> LinearModel:
     if record is None or not loss_named(record.loss).one_row:
         return model
     residual = None if record.residual is None else math.nextafter(record.residual * math.sqrt(2.0), math.inf)
-    exact = all(torch.equal(part / 2.0 * 2.0, part) for part in model._tensors().values())  # not of subnormal numbers
+    exact = all(torch.equal(part / 2.0 * 2.0, part) for part in model.tensors().values())  # not of subnormal numbers
     half = model.matrix() / 2.0
     two = from_matrix(
         torch.cat([-half, half]), bias=model.bias is not None, dtype=model.weight.dtype if exact else torch.float64

@@ -180,9 +180,8 @@ class Promise:
 
     def __post_init__(self) -> None:
         bound_named(self.bound)
-        check_budget(
-            self.epsilon, self.delta, force=self.force or self.paper
-        )  # the paper's bound proves nothing anyhow
+        # of the paper's bound nothing is proven anyhow
+        check_budget(self.epsilon, self.delta, force=self.force or self.paper)
         object.__setattr__(self, "noise", asked_scale(self.noise))
         if self.distance is not None:
             self._read_distance()

@@ -135,11 +135,8 @@ def record_without(record: TrainingRecord, gone: Sequence[int] | Tensor) -> Trai
 def anchored_bytes(model: LinearModel, past: Past) -> bytes:
     """The private file of a series: the trained model with its record, and what was forgotten since."""
     assert model.record is not None
-    tensors = {"weight": model.weight.contiguous(), "forgotten": past.gradients.contiguous()}
-    tensors["counts"] = torch.tensor(past.counts, dtype=torch.int64)
-    if model.bias is not None:
-        tensors["bias"] = model.bias.contiguous()
-    return safetensors_bytes(tensors, metadata={METADATA_KEY: model.record.to_json()})
+    gone = {"forgotten": past.gradients.contiguous(), "counts": torch.tensor(past.counts, dtype=torch.int64)}
+    return safetensors_bytes(model.tensors() | gone, metadata={METADATA_KEY: model.record.to_json()})
 
 
 def read_anchored(path: Path) -> tuple[LinearModel, Past]:

@@ -30,7 +30,7 @@ def model(data: dict[str, tuple[np.ndarray, np.ndarray]]):
 
 
 @pytest.mark.parametrize(
-    ("distance", "step"), [("same", "converged"), ("chi2:0.1", "balanced"), ("tv:0.01", "converged")]
+    ("distance", "step"), [("same", "converged"), ("chi2:0.1", "converged"), ("tv:0.01", "balanced")]
 )
 def test_the_noise_foreseen_is_the_noise_used(distance: str, step: str, model, data) -> None:
     options = {"delta": DELTA, "step": step}

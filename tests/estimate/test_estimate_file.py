@@ -23,7 +23,7 @@ from expunge import train, unlearn
 from expunge.cli import main
 from expunge.errors import DataError, FileError, ModelError
 from expunge.estimate.comparison import compare
-from expunge.estimate.source import SCHEMA, SourceEstimate, estimate_bytes, read_estimate
+from expunge.estimate.source import SourceEstimate, estimate_bytes, read_estimate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "force": True, "insecure_test_seed": 3}
@@ -69,12 +69,6 @@ def test_what_is_read_is_what_was_written(estimate: SourceEstimate, written: byt
     assert torch.equal(found.sampled.rows.features, estimate.sampled.rows.features)
     assert replace(found.sampled, rows=estimate.sampled.rows) == estimate.sampled
     assert estimate_bytes(found) == written
-
-
-def test_nothing_in_it_is_pickled(written: bytes) -> None:
-    with np.load(io.BytesIO(written), allow_pickle=False) as arrays:
-        assert set(arrays.files) == {"samples", "facts"}
-        assert json.loads(arrays["facts"].item())["schema"] == SCHEMA
 
 
 # Used -----------------------------------------------------------------------------------------------------------
@@ -251,13 +245,6 @@ def test_what_is_refused_says_what_to_do_and_writes_nothing(files: Path, options
     for text in words:
         assert text in result.stderr
     assert sorted(files.iterdir()) == before
-
-
-def test_tuning_is_the_business_of_distance_alone() -> None:
-    texts = [CliRunner().invoke(main, [command, "--help"]).stdout for command in ("distance", "unlearn", "plan")]
-    assert "A heuristic" in texts[0]
-    for option in ("--support", "--moments", "--chains", "--steps", "--step-size", "--epochs"):
-        assert [f"  {option} " in text for text in texts] == [True, False, False], option
 
 
 def test_neither_file_is_left_where_one_cannot_be_written(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,13 +113,6 @@ def small_splits(surrogate_is_blind: bool) -> Splits:
     return Splits((X[20:], y[20:]), (X[:20], y[:20]), (X[20:60], y[20:60]), (X_surrogate, y[20:]))
 
 
-def test_retained_rows_for_a_surrogate_lead_to_retraining() -> None:
-    result = step_of_retained_rows(make_case(small_splits(False), l2=0.05, max_norm=2.0), 0)
-    assert result["curvature"] == pytest.approx({"step": 1.0, "retraining": 1.0}, rel=1e-12)
-    assert result["left"] < 1e-8
-    assert result["scores"][RETAINED]["distance"] < 1e-8
-
-
 def test_a_step_is_too_long_where_the_surrogate_does_not_bend() -> None:
     """One feature is 0 in all of its rows: the matrix is definite there by l2 alone."""
     case = make_case(small_splits(True), l2=0.002, max_norm=2.0)

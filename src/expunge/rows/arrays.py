@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import struct
 import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -228,30 +225,17 @@ class StoredArray:
     def row_bytes(self) -> int:
         return (self.shape[1] if len(self.shape) == 2 else 1) * self.stored.itemsize
 
-    @contextmanager
-    def open(self) -> Iterator[int]:
-        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            yield file
-        finally:
-            os.close(file)
-
-    def read(self, file: int, start: int, stop: int, buffer: Array | None) -> Array:
-        """Rows `start` to `stop`, in the buffer if one is given."""
-        array = np.empty((stop - start, *self.shape[1:]), self.stored) if buffer is None else buffer[: stop - start]
-        view = array.reshape(-1).view(np.uint8).data
-        position, filled = self.offset + start * self.row_bytes, 0
-        while filled < len(view):
-            count = os.preadv(file, [view[filled:]], position + filled)
-            if count == 0:
-                raise FileError(
-                    f"{self.path} ends after {position + filled:,} bytes",
-                    f"{self.offset + self.shape[0] * self.row_bytes:,} are needed",
-                    "It was cut short while it was read; write it again.",
-                )
-            filled += count
+    def read(self, start: int, stop: int) -> Array:
+        """Rows `start` to `stop`."""
+        count = (stop - start) * (self.row_bytes // self.stored.itemsize)
+        array = np.fromfile(self.path, self.stored, count, offset=self.offset + start * self.row_bytes)
+        if len(array) < count:
+            raise FileError(
+                f"{self.path} ends after {self.path.stat().st_size:,} bytes",
+                f"{self.offset + self.shape[0] * self.row_bytes:,} are needed",
+                "It was cut short while it was read; write it again.",
+            )
+        array = array.reshape(stop - start, *self.shape[1:])
         return (array.astype(np.uint32) << 16).view(np.float32) if self.kind == BFLOAT16 else array
 
 

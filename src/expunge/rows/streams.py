@@ -1,12 +1,11 @@
 """Rows that are read anew, block by block, in each pass: arrays in files, Parquet row groups, a caller's function.
 
-Nothing is mapped: what is read lies in buffers that are used again, so that a pass takes as much memory for a thousand
-rows as for a billion. Each process of a group reads its own share. `StreamedRows` makes them ready for an objective.
+Nothing is mapped, and a block is let go after its use, so that a pass takes as much memory for a thousand rows as for
+a billion. Each process of a group reads its own share. `StreamedRows` makes them ready for an objective.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,8 +79,8 @@ def _stamp(files: Sequence[Path]) -> tuple[tuple[int, int, int], ...]:
 class Stream:
     """Rows that can be gone over as often as needed.
 
-    `read(share)` is one pass: features and labels, chunk by chunk, in order; a chunk is good until the one after the
-    next is asked for, or of a caller's function (`own_rows`: in a group each process gives its own) until the next is.
+    `read(share)` is one pass: features and labels, chunk by chunk, in order. Those of a caller's function (`own_rows`:
+    in a group each process gives its own) are good until the next is asked for.
     `n_rows` and `n_features` are None where only a pass tells. `files` must stay as they were when this was made;
     `unprepared`: these are the columns of a table as they are.
     """
@@ -206,12 +205,9 @@ def _read_stored(features: StoredArray, labels: StoredArray | None, wanted: rang
     size = max(1, READ_BYTES // max(1, features.row_bytes))
     if features.row_bytes > READ_BYTES:
         require_room(8 * features.row_bytes, features.path, "a row, read ahead and made ready,")
-    buffers = [np.empty((min(size, len(wanted)), *features.shape[1:]), features.stored) for _ in range(4)]
-    with features.open() as file, labels.open() if labels else contextlib.nullcontext(-1) as label_file:
-        for turn, start in enumerate(range(wanted.start, wanted.stop, size)):
-            stop = min(start + size, wanted.stop)
-            values = features.read(file, start, stop, buffers[turn % len(buffers)])
-            yield values, None if labels is None else labels.read(label_file, start, stop, None)
+    for start in range(wanted.start, wanted.stop, size):
+        stop = min(start + size, wanted.stop)
+        yield features.read(start, stop), None if labels is None else labels.read(start, stop)
 
 
 def stream_parquet(name: str, files: Sequence[Path], label: str | None, columns: Sequence[str] | None) -> Stream:

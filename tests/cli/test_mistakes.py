@@ -70,7 +70,7 @@ MISTAKES = {
     "a folder for a file": (f"{TRAIN} locked --label pays {OUT}", "is a folder", "Name the file inside it"),
     "a spreadsheet": (f"{TRAIN} sheet.xlsx --label pays {OUT}", "unknown file type '.xlsx'", "as .csv or .parquet"),
     "an empty file": (f"{TRAIN} empty.csv --label pays {OUT}", "is empty", "Write it again"),
-    "no gzip": (f"{TRAIN} damaged.csv.gz --label pays {OUT}", "not a whole .gz file", "Write or copy it again"),
+    "no gzip": (f"{TRAIN} damaged.csv.gz --label pays {OUT}", "is not a table (zlib", "Write it again as CSV"),
     "no header": (f"{TRAIN} bare.csv --label pays {OUT}", "no column 'pays'", "--no-header"),
     "rows of two lengths": (f"{TRAIN} short.csv --label pays {OUT}", "is not a table", "in UTF-8"),
     "another encoding": (f"{TRAIN} latin.csv --label pays {OUT}", "is not a table", "in UTF-8"),
@@ -149,7 +149,7 @@ MISTAKES = {
         "are not in what is left of the source", "are gone already",
     ),
     "the model verified alone": (
-        "verify result/model.safetensors", "is not a certificate but a model", "Give statement.json",
+        "verify result/model.safetensors", "is not a certificate", "Give statement.json",
     ),
     "a statement for a dossier": (
         "verify result/statement.json --model result/model.safetensors --dossier result/statement.json",

@@ -89,7 +89,7 @@ def test_a_deposit_made_later_a_desk_a_plan_and_an_evaluation_read_raw_tables(tm
     done(f"deposit --model m.safetensors --data credit.csv --out {tmp_path}/late.deposit --quiet")
     done(f"desk init {tmp_path}/desk --deposit {tmp_path}/late.deposit --epsilon 1 --delta 1e-4")
     done(f"desk request {tmp_path}/desk --forget forget.csv --reference case-1")
-    done(f"desk run {tmp_path}/desk --test test.csv --quiet")
+    done(f"desk run {tmp_path}/desk --quiet")
     done("plan --model m.safetensors --deposit m.deposit --forget forget.csv --delta 1e-4 --test test.csv --quiet")
     lines = Path("credit.csv").read_text().splitlines()
     (tmp_path / "retain.csv").write_text("\n".join([HEADER, *lines[1:4], *lines[7:]]) + "\n")

@@ -152,7 +152,7 @@ def build(
     return Certificate(content | {"digest": digest_of(content)})
 
 
-# A claim from what a file says: strict about kinds and names, with no opinion on whether it can be.
+# A claim from what a file says: strict about kinds, names and signs, with no opinion on whether numbers fit one another.
 
 
 def read_claim(content: Json, *, public: bool = False) -> Claim:

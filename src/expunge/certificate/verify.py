@@ -1,7 +1,7 @@
 """Checking a certificate: read it strictly, hold its facts against each other, recompute what follows, compare.
 
-What is checked is the table of `rules.py`; here is in which order. A certificate is hostile until checked: whatever
-cannot be read is a `VerificationFailed`.
+What is checked is the table of `rules.py`, after `read_claim` (`dossier.py`) has read every fact strictly; here is in
+which order. A certificate is hostile until checked: whatever cannot be read is a `VerificationFailed`.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def build(
     return Certificate(content | {"digest": digest_of(content)})
 
 
-# A claim from what a file says: strict about kinds, names and signs, with no opinion on whether numbers fit one another.
+# A claim from what a file says: strict about kinds, names and signs; whether numbers fit is for the rules.
 
 
 def read_claim(content: Json, *, public: bool = False) -> Claim:

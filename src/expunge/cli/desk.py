@@ -139,10 +139,12 @@ def request(
     expunge desk request desk/ --forget forget.npz --reference case-17
     """
     from expunge.desk import accept, open_desk
-    from expunge.desk.state import read_state
+    from expunge.desk.state import load_state
 
     opened = open_desk(desk, timeout)
-    rows = read_rows(forget, label, read_state(opened).model)
+    with opened.writing() as ledger:  # a run may be giving the state its name
+        model = load_state(opened, ledger).model
+    rows = read_rows(forget, label, model)
     known = {"encoder": rows.encoder, "feature_names": rows.feature_names}
     accepted = accept(opened, rows[0], rows[1], reference, due, another_person=another_person, **known)
     answer = accepted.answer

@@ -153,20 +153,6 @@ def load_state(desk: Desk, ledger: Ledger) -> State:
     return State(number, deposit.model, None, published, created.store, expected, deposit)
 
 
-def read_state(desk: Desk) -> State:
-    """The last state, without the writer's lock.
-
-    While a run gives a state its name, or where one was killed at that, the ledger speaks of a state that is not there
-    yet: then this waits for the run, or finishes what it left.
-    """
-    try:
-        with desk.reading() as ledger:
-            return load_state(desk, ledger)
-    except FileError:
-        with desk.writing() as ledger:
-            return load_state(desk, ledger)
-
-
 def require_mac(desk: Desk, path: Path, purpose: str, expected: str) -> None:
     """Refuse a private file that is not the one the ledger speaks of: the state, or the surrogate."""
     if not path.exists() or mac(desk.key, purpose, path.read_bytes()) != expected:

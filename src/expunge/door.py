@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import torch
+import numpy as np
 
 from expunge.bounds.calibration import REHEARSAL
 from expunge.bounds.paper import PaperConstants
@@ -64,6 +64,7 @@ from expunge.request.sets import (
 )
 from expunge.rows import as_labels
 from expunge.rows.columns import prepare_frames
+from expunge.runtime.arrays import double, dtype_name, to_numpy
 
 ALIKE = ("loss", "classes", "features", "encoder", "free_bias", "fixed_c", "preparation", "table")
 ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
@@ -108,7 +109,7 @@ def ask(
     subject = _linear_subject(model, deposit, promise, declared, execution, model_sha256)
     dtype, left, series = dtype_named(subject.record.rows_dtype), subject.record, promise.series
     if deposit is not None:
-        dtype, numbers = torch.float64, deposit.numbers
+        dtype, numbers = dtype_named("float64"), deposit.numbers
         left = replace(left, n_source=numbers.n_rows, class_counts=numbers.class_counts)
     elif series is not None and series.past is not None:
         left = record_without(left, series.past.counts)
@@ -124,7 +125,7 @@ def ask(
         if left.class_counts is None:
             notes += ("the record has no class counts; that the source had no other rows of the class was not checked",)
     alike = in_memory(rows_of(forget, form, record, dtype, place, FORGET), "what is to be forgotten")
-    forget_rows = replace(alike, features=alike.features.double())
+    forget_rows = replace(alike, features=double(alike.features))
     membership = None
     if deposit is not None:
         membership = look_up(deposit, *as_given(forget, deposit))
@@ -134,12 +135,12 @@ def ask(
     if execution.group.size > 1:
         facts = (replace(promise, series=None, estimate=None), str(distance), execution.dtype, record)
         held = (form.matrix(), forget_rows.features, forget_rows.labels)
-        parts = [part.cpu().contiguous().numpy().tobytes() for part in held]
+        parts = [np.ascontiguousarray(to_numpy(part)).tobytes() for part in held]
         execution.group.require_alike(repr(facts).encode() + b"".join(parts), "model, forget set or options")
     sets, rows, n_given = {FORGET: forget}, None, 0
     if surrogate is not None:
         sets[SURROGATE] = surrogate = prepare_frames(surrogate, record, SURROGATE)
-        kept, labelled = torch.float64 if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
+        kept, labelled = dtype_named("float64") if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
         rows = rows_of(surrogate, form, record, kept, place, SURROGATE, execution)
         if kept != dtype:  # long rows are scaled otherwise in another dtype
             alike = in_memory(rows_of(forget, form, record, kept, place, FORGET), "what is to be forgotten")
@@ -215,7 +216,7 @@ def _linear_subject(
             form, record = two, two.record
         head, published = head_of(form, record), form.weight.dtype
     if promise.series is not None and promise.series.store is not None:
-        published = getattr(torch, promise.series.store)
+        published = promise.series.store
     return LinearSubject(form, record, head, form.matrix(execution.place), digest or given.sha256(), published)
 
 
@@ -259,7 +260,8 @@ def _ask_network(
     check_sizes(len(rows), record, force=promise.force or not convex or deposit is not None)
     notes = subject.notes + budget_notes(promise.delta, record.n_source - len(rows))
     if deposit is not None:
-        inputs = torch.as_tensor(forget[0]).flatten(1)
+        inputs = to_numpy(forget[0])
+        inputs = inputs.reshape(len(inputs), -1)
         membership = look_up(deposit, inputs, as_labels(forget[1], len(inputs), FORGET))
         require_members(membership)
         if copies := [int(row) + 1 for row in membership.matches.precision.nonzero()[0]]:
@@ -278,7 +280,7 @@ def _ask_network(
         require_enough(stand_in)
     flat, flat_surrogate = (Rows(part.inputs.flatten(1), part.labels) for part in (rows, stand_in))
     # whatever they are stored in, all is computed in float64
-    known = replace(record, rows_dtype=str(stand_in.inputs.dtype).removeprefix("torch."))
+    known = replace(record, rows_dtype=dtype_name(stand_in.inputs.dtype))
     seen = survey(flat, flat_surrogate, len(record.classes), distance)
     notes += survey_notes(flat, flat_surrogate, seen, known, distance, has_labels=True, force=promise.force)
     for each, name in ((stand_in, SURROGATE), (rows, FORGET)):

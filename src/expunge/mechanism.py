@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.derive import Conclusion, derive
@@ -36,7 +35,9 @@ from expunge.request.request import (
     record_after,
     timestamp,
 )
+from expunge.rows.features import to_engine
 from expunge.rows.output import Result
+from expunge.runtime.arrays import Array, to_numpy
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate import SourceEvidence, SurrogateEvidence, set_noise
@@ -67,7 +68,7 @@ def carry_out(
             result = certify(request, measured, insecure_test_seed=insecure_test_seed)
         except ExpungeError as error:
             refusal = error
-    group.total(torch.ones(1))  # nothing is handed over unless every process came to the end
+    group.total(np.ones(1))  # nothing is handed over unless every process came to the end
     if refusal is not None:
         raise refusal
     return result
@@ -117,12 +118,12 @@ def draw(
     *,
     insecure_test_seed: int | None = None,
     keyed: KeyedSource | None = None,
-) -> tuple[Tensor, RandomBytes]:
+) -> tuple[Array, RandomBytes]:
     """The updated weights with fresh noise, and where further random bytes of this run come from."""
     assert derived.noise is not None
-    updated, noise = (request.weights + measured.step.update).cpu().numpy(), measured.shaped(derived.noise)
+    updated, noise = to_numpy(request.weights + measured.step.update), measured.shaped(derived.noise)
     random_bytes = bits_for(noise.centre(updated), keyed, insecure_test_seed)
-    return torch.from_numpy(noise.added_to(updated, random_bytes)), random_bytes
+    return to_engine(noise.added_to(updated, random_bytes)), random_bytes
 
 
 def hand_over(

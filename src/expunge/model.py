@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import save as safetensors_bytes
-from torch import Tensor
 
 from expunge.errors import DataError, FileError, ModelError
 from expunge.record import (
@@ -28,17 +25,36 @@ from expunge.record import (
     weights_digest,
 )
 from expunge.rows.columns import match_record, names_of, prepare_frames
-from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width
+from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width, to_engine
 from expunge.rows.output import require_absent, write_file
-from expunge.runtime.safetensors import BFLOAT16, StoredTensor
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    Dtype,
+    cast,
+    contiguous,
+    copy,
+    double,
+    dtype_name,
+    equal,
+    is_tensor,
+    load_torch,
+    namespace,
+    on_cpu,
+    put,
+    sigmoid,
+    softmax,
+    to_numpy,
+)
+from expunge.runtime.safetensors import BFLOAT16, StoredTensor, safetensors_parts
 
 
 @dataclass(frozen=True)
 class LinearModel:
     """`weight` K x d and `bias` K or None, in the dtype they are stored in, with a training record if there is one."""
 
-    weight: Tensor
-    bias: Tensor | None = None
+    weight: Array
+    bias: Array | None = None
     record: TrainingRecord | None = None
 
     @property
@@ -53,12 +69,11 @@ class LinearModel:
     def classes(self) -> tuple[Label, ...]:
         return tuple(range(self.n_classes)) if self.record is None else self.record.classes
 
-    def matrix(self, device: torch.device | str = "cpu") -> Tensor:
+    def matrix(self, device: Device = "cpu") -> Array:
         """Weights as one K x d matrix in float64, the bias its last column."""
-        weight = self.weight.to(device=device, dtype=torch.float64)
-        if self.bias is None:
-            return weight.clone()
-        return torch.cat([weight, self.bias.to(device=device, dtype=torch.float64)[:, None]], dim=1)
+        weight, bias = (None if part is None else double(part) for part in (self.weight, self.bias))
+        whole = copy(weight) if bias is None else namespace(weight).concat([weight, bias[:, None]], axis=1)
+        return whole if on_cpu(device) else put(whole, load_torch(f"device {device}").zeros(0, device=device))
 
     def predict(self, features: Any) -> np.ndarray[Any, np.dtype[Any]]:
         """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training.
@@ -67,8 +82,8 @@ class LinearModel:
         that was, with or without the label column; plain arrays are taken as prepared already.
         """
         outputs = self._outputs(features)
-        chosen = outputs[:, 0] > 0 if self.weight.shape[0] == 1 else outputs.argmax(dim=1)
-        labels: np.ndarray[Any, np.dtype[Any]] = np.asarray(self.classes)[chosen.long().numpy()]
+        chosen = outputs[:, 0] > 0 if self.weight.shape[0] == 1 else outputs.argmax(axis=1)
+        labels: np.ndarray[Any, np.dtype[Any]] = np.asarray(self.classes)[chosen.astype(np.int64)]
         return labels
 
     def predict_proba(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -80,15 +95,9 @@ class LinearModel:
             )
         outputs = self._outputs(features)
         if loss == SOFTMAX.name:
-            shares = torch.softmax(outputs, dim=1)
-        elif outputs.shape[1] == 1:
-            second = torch.sigmoid(outputs)
-            shares = torch.cat([1.0 - second, second], dim=1)
-        else:
-            apart = torch.sigmoid(outputs)
-            shares = apart / apart.sum(dim=1, keepdim=True)
-        found: np.ndarray[Any, np.dtype[np.float64]] = shares.numpy()
-        return found
+            return softmax(outputs)
+        apart = sigmoid(outputs)
+        return np.hstack([1.0 - apart, apart]) if outputs.shape[1] == 1 else apart / apart.sum(axis=1, keepdims=True)
 
     def score(self, features: Any, labels: Any = None) -> float:
         """Accuracy on these rows; of a frame that holds the label column of training, that is used."""
@@ -101,16 +110,17 @@ class LinearModel:
         values = given if names_of(given) is not None else given[0]
         return float(np.mean(self.predict(values) == known))
 
-    def _outputs(self, features: Any) -> Tensor:
+    def _outputs(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         given = match_record(features, self.record, self.n_features, "the rows to predict")
         values = given[0] if isinstance(given, tuple) else given
-        rows = as_table(values, "the rows to predict").double()
+        rows = to_numpy(double(as_table(values, "the rows to predict")))
         require_finite(rows, "the rows to predict")
         require_width(rows.shape[1], self.n_features, "the rows to predict")
         if self.record is not None:
-            rows = rows * (self.record.max_norm / rows.norm(dim=1, keepdim=True).clamp(min=self.record.max_norm))
-        outputs: Tensor = rows @ self.weight.double().T
-        return outputs if self.bias is None else outputs + self.bias.double()
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows * (self.record.max_norm / np.maximum(lengths, self.record.max_norm))
+        outputs = rows @ to_numpy(double(self.weight)).T
+        return outputs if self.bias is None else outputs + to_numpy(double(self.bias))
 
     def save(self, path: str | Path) -> None:
         """Write the model with its record as a new .safetensors file; a file that is there is never written over."""
@@ -132,25 +142,40 @@ class LinearModel:
     def weights_sha256(self) -> str:
         """SHA-256 over dtype, shape and bytes of each tensor."""
         return weights_digest(
-            (name, _dtype_name(tensor), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
+            (name, dtype_name(tensor.dtype), tuple(tensor.shape), _raw(tensor).data)
             for name, tensor in self.tensors().items()
         )
 
     def to_bytes(self) -> bytes:
         """The safetensors file, byte for byte."""
         metadata = None if self.record is None else {METADATA_KEY: self.record.to_json()}
-        return safetensors_bytes(self.tensors(), metadata=metadata)
+        return stored_bytes(self.tensors(), metadata)
 
     def sha256(self) -> str:
         """SHA-256 of the safetensors file."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What its file holds: weight and, where there is one, bias."""
-        tensors = {"weight": self.weight.detach().cpu().contiguous()}
-        if self.bias is not None:
-            tensors["bias"] = self.bias.detach().cpu().contiguous()
-        return tensors
+    def tensors(self) -> dict[str, Array]:
+        """The arrays of the file, each in one piece."""
+        tensors = {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+        return {
+            name: contiguous(tensor.detach().cpu() if is_tensor(tensor) else tensor) for name, tensor in tensors.items()
+        }
+
+
+def stored_bytes(tensors: Mapping[str, Array], metadata: dict[str, str] | None) -> bytes:
+    """A safetensors file of arrays of either engine."""
+    if any(is_tensor(tensor) for tensor in tensors.values()):
+        from safetensors.torch import save
+
+        like = next(tensor for tensor in tensors.values() if is_tensor(tensor))
+        return save({name: contiguous(put(tensor, like)) for name, tensor in tensors.items()}, metadata=metadata)
+    return b"".join(safetensors_parts(tensors, metadata or {}))
+
+
+def _raw(tensor: Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    flat = tensor.reshape(-1)
+    return to_numpy(flat.view(namespace(flat).uint8))
 
 
 def table_of(model: Any) -> dict[str, Any] | None:
@@ -159,13 +184,12 @@ def table_of(model: Any) -> dict[str, Any] | None:
     return None if record is None else record.table
 
 
-def from_matrix(matrix: Tensor, *, bias: bool, dtype: torch.dtype) -> LinearModel:
+def from_matrix(matrix: Array, *, bias: bool, dtype: Dtype) -> LinearModel:
     """A model from a K x d float64 matrix whose last column is the bias, if there is one."""
-    stored = matrix.detach().cpu().to(dtype)
+    stored = cast(matrix.detach().cpu() if is_tensor(matrix) else matrix, dtype)
     if not bias:
-        return LinearModel(stored.contiguous())
-    as_laid_out = torch.contiguous_format  # one number alone counts as contiguous whatever its stride
-    return LinearModel(stored[:, :-1].clone(memory_format=as_laid_out), stored[:, -1].clone(memory_format=as_laid_out))
+        return LinearModel(contiguous(stored))
+    return LinearModel(copy(stored[:, :-1]), copy(stored[:, -1]))
 
 
 def one_row_a_class(model: LinearModel) -> LinearModel:
@@ -174,7 +198,7 @@ def one_row_a_class(model: LinearModel) -> LinearModel:
     It is the same objective: the outputs differ by `w x`, and both rows together weigh `||w||^2/2`. The gradient is
     that of w in one row and its negative in the other, so the residual is sqrt 2 times as long.
 
-    >>> model = LinearModel(torch.tensor([[2.0, 4.0]]))
+    >>> model = LinearModel(np.array([[2.0, 4.0]]))
     >>> one_row_a_class(model) is model
     True
     """
@@ -182,10 +206,12 @@ def one_row_a_class(model: LinearModel) -> LinearModel:
     if record is None or not loss_named(record.loss).one_row:
         return model
     residual = None if record.residual is None else math.nextafter(record.residual * math.sqrt(2.0), math.inf)
-    exact = all(torch.equal(part / 2.0 * 2.0, part) for part in model.tensors().values())  # not of subnormal numbers
+    exact = all(equal(part / 2.0 * 2.0, part) for part in model.tensors().values())  # not of subnormal numbers
     half = model.matrix() / 2.0
     two = from_matrix(
-        torch.cat([-half, half]), bias=model.bias is not None, dtype=model.weight.dtype if exact else torch.float64
+        namespace(half).concat([-half, half]),
+        bias=model.bias is not None,
+        dtype=model.weight.dtype if exact else half.dtype,
     )
     return two.with_record(replace(record, loss=SOFTMAX.name, l2=2.0 * record.l2, residual=residual))
 
@@ -194,39 +220,37 @@ def checked_model(
     weight: Any, bias: Any = None, record: TrainingRecord | None = None, name: str = "the model"
 ) -> LinearModel:
     """A model from arrays or tensors, refusing what cannot be a linear classifier."""
-    matrix, offset = _as_tensor(weight), None if bias is None else _as_tensor(bias)
-    model = LinearModel(matrix, offset if offset is None else offset.to(matrix.dtype), record)
+    matrix, offset = _as_array(weight), None if bias is None else _as_array(bias)
+    model = LinearModel(matrix, offset if offset is None else cast(offset, matrix.dtype), record)
     given = {"weight": matrix} | ({} if offset is None else {"bias": offset})
     tensors = {
-        part: (_dtype_name(tensor), (tensor.double() if tensor.is_floating_point() else tensor).numpy())
+        part: (name, to_numpy(double(tensor) if name.endswith(("float16", "float32")) else tensor))
         for part, tensor in given.items()
+        for name in (dtype_name(tensor.dtype),)
     }
     require_weights(tensors, record, model.weights_sha256(), name)
     return model
 
 
-def _as_tensor(values: Any) -> Tensor:
-    return values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
-
-
-def _dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _as_array(values: Any) -> Array:
+    return values.detach().cpu() if is_tensor(values) else to_engine(np.array(values))
 
 
 def read_model(path: str | Path) -> tuple[LinearModel, str]:
     """A model from a safetensors file, and the file's SHA-256."""
     file = read_model_file(path)
     weight = _stored(file.weight)
-    bias = None if file.bias is None else _stored(file.bias).to(weight.dtype)
+    bias = None if file.bias is None else cast(_stored(file.bias), weight.dtype)
     return LinearModel(weight, bias, file.record), file.sha256
 
 
-def _stored(tensor: StoredTensor) -> Tensor:
-    """The tensor in the type it is stored in."""
+def _stored(tensor: StoredTensor) -> Array:
+    """The array in the type it is stored in; numpy has no bfloat16."""
     if tensor.kind == BFLOAT16:
+        torch = load_torch("weights in bfloat16")
         halves = np.frombuffer(tensor.raw, "<i2").reshape(tensor.shape)
         return torch.from_numpy(halves.copy()).view(torch.bfloat16)
-    return torch.from_numpy(tensor.values.copy())
+    return to_engine(tensor.values.copy())
 
 
 def declared_record(

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from expunge.bounds.calibration import EXACTLY, LARGEST_SCALE, POLICY, REHEARSAL, Scale, level_above
 from expunge.certificate.claim import Fact, due_failures
@@ -22,6 +21,7 @@ from expunge.evidence import Measurement, Retained, build_claim, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
+from expunge.runtime.arrays import Array, double, norm, put
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step, largest_eigenvalue_upper
 from expunge.solve.newton import (
@@ -62,8 +62,8 @@ class Moments:
 
 def change_moments(
     head: Any,
-    weights: Tensor,
-    update: Tensor,
+    weights: Array,
+    update: Array,
     surrogate: Any,
     *,
     failure: float | None,
@@ -88,11 +88,11 @@ def change_moments(
     eigenvalue, fourth_eigenvalue, sampled_eigenvalue = trace, largest**2 * trace, sums.sampled_trace
     heavy = heavy and spread.knows_fourth
     if failure is not None and trace > 0:
-        generator = torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+        generator = np.random.default_rng(secrets.randbits(63) if seed is None else seed)
         runs = 1 + int(heavy) + int(surrogate.has_weights)
 
         def bounded(stage: str, power: int, fourth: bool = False) -> float:
-            drawn = torch.randn(weights.shape, dtype=torch.float64, generator=generator).to(weights.device)
+            drawn = put(generator.standard_normal(weights.shape), weights)
             return largest_eigenvalue_upper(
                 partial(spread.covariance_product, power=power, fourth=fourth),
                 surrogate.agreed(drawn),
@@ -101,7 +101,7 @@ def change_moments(
                 slack,
             )
 
-        hidden = spread.cancellation * (trace + float(mean.square().sum()))
+        hidden = spread.cancellation * (trace + norm(mean) ** 2)
         eigenvalue = min(trace, hidden + bounded("Lanczos, covariance", 1))
         fourth_eigenvalue = largest**2 * eigenvalue
         sampled_eigenvalue = min(sums.sampled_trace, surrogate.largest_weight * eigenvalue)
@@ -111,7 +111,7 @@ def change_moments(
         if heavy:
             fourth_eigenvalue = min(fourth_eigenvalue, bounded("Lanczos, fourth moment", 1, fourth=True))
     return Moments(
-        change_mean=float(mean.norm()),
+        change_mean=norm(mean),
         change_eigenvalue=eigenvalue,
         change_trace=trace,
         change_fourth=sums.fourth,
@@ -222,7 +222,7 @@ class RowsEvidence(ABC):
     def retained_equation(self) -> Equation:
         """The equation whose residual the bound charges, whatever the update was made by."""
 
-    def distance_at(self, update: Tensor) -> Distance:
+    def distance_at(self, update: Array) -> Distance:
         """How far the surrogate is from the source, for an update: the same for all where it was declared."""
         request = self.request
         if isinstance(request.distance, Distance):
@@ -271,14 +271,14 @@ class RowsEvidence(ABC):
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
         request, record, weighted = self.request, self.request.record, self.request.surrogate.has_weights
         known, measured = record.provenance, asdict(moments)
-        left = float(self.retained_equation.residual(step.update).norm()) if self.paper_step else step.residual
+        left = norm(self.retained_equation.residual(step.update)) if self.paper_step else step.residual
         facts = {
             "n_source": Fact(request.n_source, known),
             "n_forget": Fact(request.n_forget, "measured"),
             "n_surrogate": Fact(request.n_surrogate, "measured"),
             "l2": Fact(record.l2, known),
             "training_residual": self.training_residual(),
-            "solver_residual": Fact(max(left, CHARGED * float(request.forgotten.norm())), "measured"),
+            "solver_residual": Fact(max(left, CHARGED * norm(request.forgotten)), "measured"),
             "rounding": self.rounding(step),
             **{name: Fact(value, "measured") for name, value in measured.items() if name not in WEIGHTED},
             "row_bound": Fact(record.row_bound, known),
@@ -299,7 +299,7 @@ class RowsEvidence(ABC):
     def rounding(self, step: Step) -> Fact:
         """What float64 may hide of the equation's residual."""
 
-    def _lost(self, step: Step, n_rows: int, forget_at: Tensor) -> Fact:
+    def _lost(self, step: Step, n_rows: int, forget_at: Array) -> Fact:
         """What float64 may hide of `n_rows` times the rows' change, and of the forget rows' gradient."""
         request, head = self.request, self.request.head
         lost = n_rows * head.rounding(request.weights, request.surrogate)
@@ -317,7 +317,7 @@ class RowsEvidence(ABC):
                 "the paper's bound is for the undamped Newton step",
                 "Use --bound residual (bound='residual'), which covers any update.",
             )
-        gradient = float(request.head.gradient(request.weights, request.forget).norm())
+        gradient = norm(request.head.gradient(request.weights, request.forget))
         return {
             "n_source": Fact(request.n_source, request.record.provenance),
             "n_forget": Fact(request.n_forget, "measured"),
@@ -370,7 +370,7 @@ class SourceEvidence(RowsEvidence):
         """Upper bound on the gradient's norm on the rows given; refuses rows on which it was another at training."""
         request, record = self.request, self.request.record
         lost = request.head.rounding(request.weights, request.surrogate)
-        measured = float(request.head.gradient(request.weights, request.surrogate).norm()) + lost
+        measured = norm(request.head.gradient(request.weights, request.surrogate)) + lost
         known = record.provenance == "measured" and record.residual is not None
         if known and measured > (record.residual or 0.0) * (1 + 1e-6) + 2 * lost:
             raise DataError(
@@ -453,8 +453,7 @@ def scale_of(trial: Request, measured: Measurement) -> float | None:
 
 def _longest_group(request: Request, n_rows: int, seed: int | None) -> Rows:
     """Of some groups of surrogate rows the one with the longest gradient: what is hardest to hide."""
-    generator = torch.Generator()
-    generator.manual_seed(secrets.randbits(63) if seed is None else seed)
+    generator = np.random.default_rng(secrets.randbits(63) if seed is None else seed)
     if request.surrogate.n_mine != len(request.surrogate):
         raise DataError(
             f"noise as for {n_rows:,} rows, with a surrogate shared out among processes",
@@ -464,6 +463,6 @@ def _longest_group(request: Request, n_rows: int, seed: int | None) -> Rows:
     rows = evenly(request.surrogate, max(MOST_ROWS, n_rows))
     groups = []
     for _ in range(GROUPS):
-        chosen = torch.randperm(len(rows), generator=generator)[:n_rows].to(rows.device)
-        groups.append(Rows(rows.features[chosen].double(), rows.labels[chosen]))
-    return max(groups, key=lambda group: float(request.head.gradient(request.weights, group).norm()))
+        chosen = put(generator.permutation(len(rows))[:n_rows], rows.features)
+        groups.append(Rows(double(rows.features[chosen]), rows.labels[chosen]))
+    return max(groups, key=lambda group: norm(request.head.gradient(request.weights, group)))

@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from expunge.bounds.calibration import power_of_two
 from expunge.errors import DataError, OptionError
@@ -25,6 +23,7 @@ from expunge.rows.columns import require_names
 from expunge.rows.features import require_width, row_norms
 from expunge.rows.files import COARSE, as_source
 from expunge.rows.preparation import RARE, Coarse, Preparation
+from expunge.runtime.arrays import Array, double, namespace_of, norm, put, size, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import choice, positive
@@ -39,46 +38,47 @@ def minimise(
     objective: LinearHead,
     rows: RowSet,
     *,
-    start: Tensor | None = None,
+    start: Array | None = None,
     tolerance: float = 1e-11,
     near: Preconditioner | None = None,
     progress: Progress = silent,
-) -> Tensor:
+) -> Array:
     """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be.
 
     L-BFGS, then Newton. Somebody who has what is `near` the inverse of the Hessian saves forming Hessians.
     """
     shape = (objective.n_classes, objective.n_features)
-    weights = torch.zeros(shape, dtype=torch.float64, device=rows.device) if start is None else start.double()
+    xp = namespace_of(rows.dtype)
+    weights = xp.zeros(shape, dtype=xp.float64, device=rows.device) if start is None else double(start)
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
         weights = _quasi_newton(objective, rows, weights, progress)
     equation = TrainingEquation(objective, weights, rows, near)
 
-    def value(update: Tensor) -> float:
+    def value(update: Array) -> float:
         return objective.loss(weights + update, rows)
 
     return weights + newton_step(equation, goal=tolerance, objective=value, progress=progress).update
 
 
-def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Tensor, progress: Progress) -> Tensor:
+def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Array, progress: Progress) -> Array:
     from scipy.optimize import minimize  # here: whoever only unlearns need not wait for it
 
-    shape, device, done = weights.shape, weights.device, 0
+    shape, done = weights.shape, 0
 
     def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        at = torch.from_numpy(flat.reshape(shape)).to(device)
-        return objective.loss(at, rows), objective.gradient(at, rows).cpu().numpy().reshape(-1)
+        at = put(flat.reshape(shape), weights)
+        return objective.loss(at, rows), to_numpy(objective.gradient(at, rows)).reshape(-1)
 
     def advance(_: NDArray[np.float64]) -> None:
         nonlocal done
         done += 1
         progress("L-BFGS iterations", done, None)
 
-    goal = {"gtol": QUASI_NEWTON_GOAL / np.sqrt(weights.numel()), "ftol": 0.0}
+    goal = {"gtol": QUASI_NEWTON_GOAL / np.sqrt(size(weights)), "ftol": 0.0}
     options = {"maxiter": MAX_QUASI_NEWTON, "maxcor": 20, **goal}
-    start = weights.cpu().numpy().reshape(-1)
+    start = to_numpy(weights).reshape(-1)
     optimum = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", callback=advance, options=options)
-    return torch.from_numpy(optimum.x.reshape(shape)).to(device)
+    return put(optimum.x.reshape(shape), weights)
 
 
 def train(
@@ -194,7 +194,7 @@ def _defaults(
     made: Preparation | None,
     loss: str,
     n_classes: int,
-    table: Tensor,
+    table: Array,
 ) -> tuple[float, float, bool]:
     """l2, norm bound and bias as given; of rows that were prepared those that are usual."""
     if max_norm == LARGEST_ROW:
@@ -232,7 +232,7 @@ def _require_encoder(encoder: str | None, trained: str | None) -> None:
     choice(trained, TRAINED_ON_SOURCE, "encoder_trained")
 
 
-def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] | None, Tensor]:
+def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] | None, Array]:
     """What the columns are called, if anybody says so, and the features in that order."""
     named = names_of(features) if given is None else tuple(given)
     if named is None:
@@ -255,6 +255,6 @@ def _classes_of(values: NDArray[Any]) -> tuple[tuple[Label, ...], tuple[int, ...
     return tuple(value.item() for value in unique), tuple(int(count) for count in counts)
 
 
-def residual_upper(objective: LinearHead, weights: Tensor, rows: RowSet) -> float:
+def residual_upper(objective: LinearHead, weights: Array, rows: RowSet) -> float:
     """Upper bound on the norm of the objective's gradient: as computed, plus what float64 may hide."""
-    return float(objective.gradient(weights, rows).norm()) + objective.rounding(weights, rows)
+    return norm(objective.gradient(weights, rows)) + objective.rounding(weights, rows)

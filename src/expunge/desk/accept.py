@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, RequestRow, RequestWithdrawn, now
@@ -34,6 +33,7 @@ from expunge.request.sets import refuse_squashed, require_encoder
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import find_occurrences, hash_rows
+from expunge.runtime.arrays import cast, dtype_name, to_numpy
 from expunge.runtime.files import remove, write_whole
 
 if TYPE_CHECKING:
@@ -263,8 +263,8 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
     assert record is not None
     require_encoder(given, record, FORGET)
     ordered = to_arrays(match_record(given, record, state.model.n_features, FORGET), FORGET)
-    table = as_features(ordered[0], FORGET).cpu()
-    features = (table.float() if table.dtype == torch.bfloat16 else table).numpy()
+    table = as_features(ordered[0], FORGET)
+    features = to_numpy(cast(table, "float32") if dtype_name(table.dtype) == "bfloat16" else table)
     ordered = ordered.with_arrays(features, as_labels(ordered[1], len(features), FORGET))  # labels in one dimension
     rows = bound_rows(
         as_features(features, FORGET),
@@ -272,7 +272,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
         max_norm=record.max_norm,
         bias=record.bias,
         dtype=dtype_named(record.rows_dtype),
-        device=torch.device("cpu"),
+        device="cpu",
         width=state.model.n_features,
         name=FORGET,
     )

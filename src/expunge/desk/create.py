@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from expunge.bounds import Ball
 from expunge.bounds.calibration import LADDER, LOWEST_LEVEL, POLICY, REHEARSAL, Scale, asked_scale, mu_for
@@ -33,6 +33,7 @@ from expunge.rows import EncodedRows, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import KEY_BYTES
 from expunge.rows.output import build_folder, require_absent
+from expunge.runtime.arrays import double, dtype_name, norm, to_numpy
 from expunge.runtime.files import PRIVATE_FOLDER, PUBLIC_FOLDER, sync_folder, write_whole
 from expunge.surrogate import rehearsed_scale
 
@@ -108,7 +109,7 @@ def create_desk(
         model_sha256=digest or start.digest,
         surrogate_mac="" if start.surrogate is None else mac(key, "surrogate", start.surrogate),
         state_mac=mac(key, "state", start.state),
-        store=str(start.model.weight.dtype).removeprefix("torch."),
+        store=dtype_name(start.model.weight.dtype),
     )
     build_folder(layout.folder, lambda made: _fill(Layout(made), start, key, first))  # and removes what a kill left
     for note in start.notes:
@@ -249,7 +250,7 @@ def _set_noise(request: Request, policy: Policy, noise: Scale) -> Policy:
         rows = max(1, min(noise.rows * policy.planned, min(request.n_source, request.n_surrogate) // 2))
         policy = replace(policy, noise=rehearsed_scale(request, rows, measure), noise_rows=rows)
     assert policy.noise is not None
-    length, size = Ball(request.head.n_parameters).length(policy.noise), float(request.weights.norm())
+    length, size = Ball(request.head.n_parameters).length(policy.noise), norm(request.weights)
     if length > size and not policy.force:
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g}) of every model",
@@ -263,13 +264,13 @@ def _set_noise(request: Request, policy: Policy, noise: Scale) -> Policy:
 def _describe_cost(request: Request, scale: float) -> str:
     """How many surrogate rows are right without the noise and with it."""
     shown = evenly(request.surrogate, MOST_ROWS)
-    features, labels = shown.features.cpu().double(), shown.labels.cpu()
-    weights, generator = request.weights.cpu(), np.random.default_rng(1)  # nothing of this is published
+    features, labels = to_numpy(double(shown.features)), to_numpy(shown.labels)
+    weights, generator = to_numpy(request.weights), np.random.default_rng(1)  # nothing of this is published
 
-    def right(at: torch.Tensor) -> float:
-        return 100.0 * float(((features @ at.T).argmax(dim=1) == labels).double().mean())
+    def right(at: NDArray[np.float64]) -> float:
+        return 100.0 * float(np.mean((features @ at.T).argmax(axis=1) == labels))
 
-    noise = Ball(weights.numel())
+    noise = Ball(weights.size)
     drawn = [noise.sample(scale, generator).reshape(tuple(weights.shape)) for _ in range(DRAWS)]
-    after = float(np.mean([right(weights + torch.from_numpy(each)) for each in drawn]))
+    after = float(np.mean([right(weights + each) for each in drawn]))
     return f"of the surrogate's rows {right(weights):.1f} % are right before, and with this noise {after:.1f} %"

@@ -43,6 +43,7 @@ from expunge.report.page import statement_page
 from expunge.request.promise import Execution, Series
 from expunge.request.request import Request, anchored_bytes
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
+from expunge.runtime.arrays import norm, size
 from expunge.runtime.progress import Progress, silent
 
 OF_THESE_ROWS = (BeyondPolicy, VacuousClaim, UselessModel, InputError)  # refusals that say nothing of other rows
@@ -187,7 +188,7 @@ class _Work:
             total=certificate.total,
             terms=certificate.terms,
             composition=composition,
-            noise_share=None if policy.with_deposit else noise.length / float(request.weights.norm()),
+            noise_share=None if policy.with_deposit else noise.length / norm(request.weights),
             keyid=keyid,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             sizes={name: len(content) for name, content in files.items()},
@@ -232,7 +233,7 @@ def _compose_within(policy: Policy, mus: Counter[float], request: Request, resul
     Each counts with the mu that its (epsilon, delta) allows, whatever it reached: the sum is published.
     """
     if policy.with_deposit:
-        composition = compose_drawn(request.weights.numel(), policy.delta, mus)
+        composition = compose_drawn(size(request.weights), policy.delta, mus)
     else:
         composition = compose(mus, policy.delta, math.fsum(result.statement.content["noise"]["failures"].values()))
     if composition.epsilon > policy.limit:

@@ -28,6 +28,7 @@ from expunge.request.request import Past, read_anchored, record_without
 from expunge.rows import EncodedRows, as_labels, encoder_of, names_of
 from expunge.rows.arrays import ENCODER, NAMES
 from expunge.rows.hashes import PRECISIONS, hash_rows
+from expunge.runtime.arrays import double, to_numpy
 
 if TYPE_CHECKING:
     from expunge.deposit.file import Deposit
@@ -84,8 +85,8 @@ def digest_rows(key: bytes, rows: Rows, features: Any, labels: Any) -> tuple[lis
     The first list is over rows as they were trained on, the others are the hashes of rows as given, at every precision
     (`rows/hashes.py`): a copy in float32 or with six decimals has one of these in common with its original.
     """
-    values = rows.features.cpu().double().numpy() + 0.0  # -0.0 and 0.0 are one value
-    classes = rows.labels.cpu().numpy().astype("<i8")
+    values = to_numpy(double(rows.features)) + 0.0  # -0.0 and 0.0 are one value
+    classes = to_numpy(rows.labels).astype("<i8")
     trained = [
         mac(key, "row", np.ascontiguousarray(row, dtype="<f8").tobytes() + label.tobytes())
         for row, label in zip(values, classes, strict=True)

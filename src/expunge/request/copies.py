@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
-from torch import Tensor
+
+from expunge.runtime.arrays import Array, double, namespace, put, to_numpy
 
 IMPLAUSIBLE = 1e-9
 LARGEST_STEP = 1000  # tried; larger ones are seen by their divisors, or where many rows occur equally often
@@ -104,20 +104,23 @@ def _peak(occurring: Mapping[int, int], place: int) -> float:
     return min(0.0, math.log(products.size) - float(logsumexp(products)))
 
 
-def row_prints(features: Tensor) -> NDArray[np.uint64]:
+def row_prints(features: Array) -> NDArray[np.uint64]:
     """A number of 64 bits for each row, from all its columns in float64: equal rows have equal ones."""
-    bits = (features.double() + 0.0).view(torch.int64)  # a copy, so that -0 is 0
+    bits = (double(features) + 0.0).view(namespace(features).int64)  # a copy, so that -0 is 0
     odd = np.random.default_rng(0).integers(-(2**62), 2**62, bits.shape[1]) * 2 + 1
-    for factor in (MIXING, torch.from_numpy(odd).to(bits.device)):
-        _fold(bits).mul_(factor)
-    summed = bits.sum(dim=1)
-    prints: NDArray[np.uint64] = _fold(_fold(summed).mul_(MIXING)).cpu().numpy().view(np.uint64)
+    for factor in (MIXING, put(odd, bits)):
+        bits = _fold(bits)
+        bits *= factor
+    summed = _fold(bits.sum(axis=1))
+    summed *= MIXING
+    prints: NDArray[np.uint64] = to_numpy(_fold(summed)).view(np.uint64)
     return prints
 
 
-def _fold(numbers: Tensor) -> Tensor:
+def _fold(numbers: Array) -> Array:
     """Carry the upper halves into the lower ones, in place."""
-    return numbers.bitwise_xor_((numbers >> 32).bitwise_and_(LOW_HALF))
+    numbers ^= (numbers >> 32) & LOW_HALF
+    return numbers
 
 
 class Multiplicities:

@@ -431,7 +431,7 @@ class Execution:
         "float64",
         section="Speed",
     )
-    device: str = option("Any torch device.", "cpu", section="Speed")
+    device: str = option("The processor, or any torch device.", "cpu", section="Speed")
     memory: str | int | None = option(
         "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
         "read anew in each pass.",

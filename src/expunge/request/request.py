@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import platform
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from safetensors.torch import save as safetensors_bytes
-from torch import Tensor
 
 from expunge import __version__
 from expunge.bounds.paper import PaperConstants
@@ -23,9 +21,11 @@ from expunge.certificate.claim import Json
 from expunge.distance import Distance, Estimation
 from expunge.errors import FileError, ModelError, OptionError
 from expunge.heads import LinearHead, head_for
-from expunge.model import LinearModel, checked_model, declared_record, from_matrix
+from expunge.model import LinearModel, checked_model, declared_record, from_matrix, stored_bytes
 from expunge.record import LOSSES, METADATA_KEY, TrainingRecord, one_digit, require_record
 from expunge.request.promise import NOTHING_DECLARED, Declared, Promise
+from expunge.rows.features import to_engine
+from expunge.runtime.arrays import Array, Dtype, dtype_name, put, to_numpy, zeros
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.safetensors import read_safetensors
 from expunge.runtime.values import LARGEST
@@ -100,30 +100,30 @@ class Past:
     each class. The residual of all deletions together follows from that, so no bound is carried from one to the next.
     """
 
-    gradients: Tensor = field(repr=False)
+    gradients: Array = field(repr=False)
     counts: tuple[int, ...] = field(repr=False)
 
     @property
     def n_rows(self) -> int:
         return sum(self.counts)
 
-    def with_rows(self, gradients: Tensor, counts: tuple[int, ...]) -> Past:
+    def with_rows(self, gradients: Array, counts: tuple[int, ...]) -> Past:
         """After some more were forgotten."""
         added = tuple(one + other for one, other in zip(self.counts, counts, strict=True))
-        return Past(self.gradients + gradients.cpu(), added)
+        return Past(self.gradients + put(gradients, self.gradients), added)
 
 
 def nothing_forgotten(model: LinearModel) -> Past:
     """The past of a model as it was trained."""
-    return Past(torch.zeros_like(model.matrix()), (0,) * model.n_classes)
+    return Past(zeros(model.matrix()), (0,) * model.n_classes)
 
 
-def record_without(record: TrainingRecord, gone: Sequence[int] | Tensor) -> TrainingRecord:
+def record_without(record: TrainingRecord, gone: Sequence[int] | Array) -> TrainingRecord:
     """The record of what is left of the source without so many rows of each class, or without rows of these labels.
 
     Its residual is still that of the training.
     """
-    if isinstance(gone, Tensor):
+    if not isinstance(gone, Sequence):
         labels = Counter(gone.tolist())
         gone = [labels[index] for index in range(len(record.classes))]
     counts = record.class_counts
@@ -135,8 +135,8 @@ def record_without(record: TrainingRecord, gone: Sequence[int] | Tensor) -> Trai
 def anchored_bytes(model: LinearModel, past: Past) -> bytes:
     """The private file of a series: the trained model with its record, and what was forgotten since."""
     assert model.record is not None
-    gone = {"forgotten": past.gradients.contiguous(), "counts": torch.tensor(past.counts, dtype=torch.int64)}
-    return safetensors_bytes(model.tensors() | gone, metadata={METADATA_KEY: model.record.to_json()})
+    gone = {"forgotten": past.gradients, "counts": np.array(past.counts, np.int64)}
+    return stored_bytes(model.tensors() | gone, {METADATA_KEY: model.record.to_json()})
 
 
 def read_anchored(path: Path) -> tuple[LinearModel, Past]:
@@ -144,8 +144,8 @@ def read_anchored(path: Path) -> tuple[LinearModel, Past]:
     tensors, metadata = read_safetensors(file_bytes(path, "the state"), path)
     try:
         record = TrainingRecord.from_json(metadata[METADATA_KEY], str(path))
-        weight, forgotten = (torch.from_numpy(np.array(tensors[name])) for name in ("weight", "forgotten"))
-        bias = torch.from_numpy(np.array(tensors["bias"])) if "bias" in tensors else None
+        weight, forgotten = (to_engine(np.array(tensors[name])) for name in ("weight", "forgotten"))
+        bias = to_engine(np.array(tensors["bias"])) if "bias" in tensors else None
         counts = tuple(int(count) for count in np.array(tensors["counts"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
@@ -170,7 +170,7 @@ class Subject(Protocol):
         """What it minimises; see `heads/`."""
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         """In float64, on the device they are computed with."""
 
     @property
@@ -185,7 +185,7 @@ class Subject(Protocol):
     def sha256(self) -> str:
         """Digest of the model's file."""
 
-    def published(self, noised: Tensor, record: TrainingRecord) -> Any:
+    def published(self, noised: Array, record: TrainingRecord) -> Any:
         """The model to hand over, from weights on the cpu with their noise; `record` is what it says of itself."""
 
     def described(self, published: Any) -> Json:
@@ -231,19 +231,19 @@ class LinearSubject:
     model: LinearModel
     record: TrainingRecord
     head: LinearHead
-    weights: Tensor
+    weights: Array
     sha256: str
-    dtype: torch.dtype
+    dtype: Dtype
 
     @property
     def n_features(self) -> int:
         return self.model.n_features
 
-    def published(self, noised: Tensor, record: TrainingRecord) -> LinearModel:
+    def published(self, noised: Array, record: TrainingRecord) -> LinearModel:
         model = from_matrix(noised, bias=self.record.bias, dtype=self.dtype)
-        if not bool(torch.isfinite(model.matrix()).all()):
+        if not bool(np.isfinite(to_numpy(model.matrix())).all()):
             raise ModelError(
-                f"with its noise a weight leaves the range of {self.dtype}",
+                f"with its noise a weight leaves the range of {dtype_name(self.dtype)}",
                 "published weights must be finite",
                 "Store the model in float32 or float64.",
             )
@@ -257,9 +257,7 @@ class LinearSubject:
         return described_step(step, kind)
 
 
-def described_model(
-    record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: torch.dtype
-) -> Json:
+def described_model(record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: Dtype) -> Json:
     """What a certificate says of a model with a norm bound on its rows, and its digests before and after.
 
     Under `published` what its record says now, which is all that a statement says of it.
@@ -273,7 +271,7 @@ def described_model(
         "max_norm": record.max_norm,
         "row_bound": record.row_bound,
         "bias": record.bias,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
         "record": record.provenance,
     }
     optional = {
@@ -330,7 +328,7 @@ class Request:
         return self.subject.head
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         return self.subject.weights
 
     @cached_property
@@ -351,8 +349,8 @@ class Request:
 
     def next_past(self) -> Past:
         """PRIVATE: what has been forgotten once these rows are gone too, for the next of a series."""
-        counts = torch.bincount(self.forget.labels.cpu(), minlength=len(self.record.classes)).tolist()
-        past = self.past or Past(torch.zeros_like(self.weights.cpu()), (0,) * len(counts))
+        counts = np.bincount(to_numpy(self.forget.labels), minlength=len(self.record.classes)).tolist()
+        past = self.past or Past(to_engine(np.zeros(self.weights.shape)), (0,) * len(counts))
         return past.with_rows(len(self.forget) * self.head.gradient(self.weights, self.forget), tuple(counts))
 
     @cached_property
@@ -362,10 +360,10 @@ class Request:
         return len(self.forget) + (earlier if self.deposit is None else self.deposit.numbers.forgotten)
 
     @cached_property
-    def forgotten(self) -> Tensor:
+    def forgotten(self) -> Array:
         """`sum m_j g_{U_j}(w)`: the gradients of all of them at the trained weights, regulariser included."""
-        gradients: Tensor = len(self.forget) * self.head.gradient(self.weights, self.forget)
-        return gradients if self.past is None else gradients + self.past.gradients.to(gradients.device)
+        gradients: Array = len(self.forget) * self.head.gradient(self.weights, self.forget)
+        return gradients if self.past is None else gradients + put(self.past.gradients, gradients)
 
     @property
     def n_surrogate(self) -> int:
@@ -422,7 +420,7 @@ def described_data(request: Request, distance: Distance) -> Json:
     scaled = request.surrogate.n_scaled if given else 0
     described: Json = {"rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": scaled}}
     if given:
-        described["surrogate_dtype"] = str(request.surrogate.dtype).removeprefix("torch.")
+        described["surrogate_dtype"] = dtype_name(request.surrogate.dtype)
         described["effective_surrogate_rows"] = request.surrogate.effective
     if distance.matched:
         described["class_counts"] = retained_counts(request)
@@ -434,7 +432,8 @@ def described_data(request: Request, distance: Distance) -> Json:
 
 def described_software() -> Json:
     """Versions of what computed the numbers."""
-    versions = {"torch": torch.__version__, "numpy": np.__version__}
+    torch = sys.modules.get("torch")  # it computed nothing where it is not loaded
+    versions = {"numpy": np.__version__} | ({} if torch is None else {"torch": torch.__version__})
     return {"expunge": __version__, "python": platform.python_version(), **versions}
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.certificate.claim import PublicNote
@@ -26,6 +25,7 @@ from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.streams import Form, Stream, StreamedRows, fits, load, stream_arrays
 from expunge.rows.tables import is_frame
+from expunge.runtime.arrays import Device, Dtype, cast, dtype_name, put, to_numpy
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.values import up
@@ -43,8 +43,8 @@ def rows_of(
     rows: tuple[Any, Any] | Stream | Any,
     model: LinearModel,
     record: TrainingRecord,
-    dtype: torch.dtype,
-    device: torch.device,
+    dtype: Dtype,
+    device: Device,
     name: str,
     execution: Execution = HERE,
 ) -> RowSet:
@@ -72,7 +72,7 @@ def rows_of(
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
     table = as_features(values, name)
     if labels is None:
-        indices = torch.zeros(table.shape[0], dtype=torch.int64)
+        indices = np.zeros(table.shape[0], np.int64)
     else:
         indices = encode(as_labels(labels, table.shape[0], name), record.classes, name)
     kept: dict[str, Any] = {"dtype": dtype, "device": device, "width": model.n_features, "name": name}
@@ -119,7 +119,7 @@ def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tu
             f"at least {least:,} are needed: a class is forgotten only with all of them",
             "Give all its rows; to forget only some, leave --forget-class (forget_class) out.",
         )
-    of_these = features[torch.from_numpy(chosen).to(features.device)]
+    of_these = features[put(chosen, features)]
     return EncodedRows(of_these, labels[chosen], encoder_of(rows), names_of(rows))
 
 
@@ -308,13 +308,13 @@ def survey(
     progress: Progress = silent,
 ) -> Survey:
     """Look the surrogate over, block by block; each process looks for copies among the rows that it goes over."""
-    given = row_prints(forget.features.to(surrogate.dtype))
+    given = row_prints(cast(forget.features, surrogate.dtype))
     prints, rows = np.unique(given, return_inverse=True)
     there, counts = np.zeros((len(prints), n_classes)), np.zeros(n_classes)
     repeats = Multiplicities()
     for block in surrogate.blocks():
         progress("Looking over the surrogate (rows)", block.start, surrogate.n_expected)
-        found, labels = row_prints(block.features), block.labels.cpu().numpy()
+        found, labels = row_prints(block.features), to_numpy(block.labels)
         counts += np.bincount(labels, minlength=n_classes)
         hits = np.isin(found, prints)
         np.add.at(there, (np.searchsorted(prints, found[hits]), labels[hits]), 1.0)
@@ -322,7 +322,7 @@ def survey(
             repeats.add(found)
     mine = [int(count) for count in counts]
     copied = copy_factor(repeats.occurring(), mine if distance.matched else [sum(mine)], repeats.halvings)
-    there, counts = (surrogate.total(torch.from_numpy(part)).numpy() for part in (there, counts))
+    there, counts = (to_numpy(surrogate.total(part)) for part in (there, counts))
     asked = Counter(zip(rows.tolist(), forget.labels.tolist(), strict=True))
     return Survey(
         counts=tuple(int(count) for count in counts),
@@ -411,7 +411,7 @@ def _absent_class_notes(
 def _require_source(n_forget: int, source: RowSet, seen: Survey, record: TrainingRecord, has_labels: bool) -> None:
     """Refuse rows that are given as the source but cannot be it."""
     given = "With distance source, give the source itself."
-    dtype, trained = str(source.dtype).removeprefix("torch."), record.rows_dtype
+    dtype, trained = dtype_name(source.dtype), record.rows_dtype
     for wrong, found, required, remedy in (
         (not has_labels, "the source rows have no labels", "with distance source they are needed", given),
         (

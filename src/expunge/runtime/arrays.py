@@ -93,6 +93,8 @@ def dtype_name(dtype: Dtype) -> str:
     >>> dtype_name(np.float32), dtype_name(np.dtype("int64"))
     ('float32', 'int64')
     """
+    if isinstance(dtype, str):
+        return dtype
     text = str(dtype)
     return text.removeprefix("torch.") if text.startswith("torch.") else np.dtype(dtype).name
 
@@ -152,8 +154,10 @@ def to_numpy(values: Any) -> NDArray[Any]:
 
 
 def copy(array: Array) -> Array:
-    """A copy that may be written to."""
-    return array.clone() if is_tensor(array) else array.copy()
+    """A copy that may be written to, in one piece, row by row."""
+    if is_tensor(array):  # one number alone would keep whatever stride it has
+        return array.clone(memory_format=sys.modules["torch"].contiguous_format)
+    return array.copy()
 
 
 def zeros(like: Array, shape: tuple[int, ...] | None = None, dtype: Dtype = None) -> Array:

@@ -56,7 +56,7 @@ class StoredTensor:
 def safetensors_parts(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
     """A file of these arrays, as the safetensors library writes it, in parts: the arrays themselves, not copied."""
     codes = {np.dtype(kind): code for code, kind in KINDS.items() if kind != BFLOAT16}
-    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     parts, end = [], 0
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
         start, end = end, end + array.nbytes

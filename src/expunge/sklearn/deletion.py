@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
@@ -27,9 +26,11 @@ from expunge.distance import Distance
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
-from expunge.request.promise import computing_device
+from expunge.request.promise import computing_device, dtype_named
 from expunge.rows import EncodedRows, bound_rows, encode
+from expunge.rows.features import row_norms, to_engine
 from expunge.rows.preparation import round_by_chance
+from expunge.runtime.arrays import Array, put, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.sklearn.objectives import Estimator, Objective, read_objective, with_weights
 from expunge.sklearn.pipelines import (
@@ -129,7 +130,7 @@ def make(
     objective = read_objective(split.final)
     prepared = split.preparation(preparation, chosen=objective.chosen, balanced=objective.balanced)
     _require_size(objective, device)
-    features = torch.from_numpy(split.transform(X, SOURCE))
+    features = to_engine(split.transform(X, SOURCE))
     if prepared != LEARNT_ELSEWHERE:
         require_nothing_of_each(split.steps, len(features))
     _warn_if_exact(split, preparation, balanced=objective.balanced)
@@ -139,7 +140,7 @@ def make(
     assert record is not None
     rows = bound_rows(
         features, encode(labels, record.classes, SOURCE), max_norm=record.max_norm, bias=record.bias,
-        dtype=torch.float64, device=computing_device(device), width=model.n_features, name=SOURCE,
+        dtype=dtype_named("float64"), device=computing_device(device), width=model.n_features, name=SOURCE,
     )  # fmt: skip
     made = make_from_rows(model, record, rows, (features, labels), progress=progress, seed=seed)
     _warn_if_moved(objective, made.optimum, features, type(split.final).__name__)
@@ -230,7 +231,7 @@ def _require_size(objective: Objective, device: str) -> None:
 
 def _with_record(
     objective: Objective,
-    features: torch.Tensor,
+    features: Array,
     labels: NDArray[Any],
     names: tuple[str, ...] | None,
     preparation: str | None,
@@ -249,10 +250,10 @@ def _with_record(
     record = TrainingRecord(
         n,
         classes,
-        tuple(torch.bincount(encode(labels, classes, SOURCE), minlength=len(classes)).tolist()),
+        tuple(np.bincount(to_numpy(encode(labels, classes, SOURCE)), minlength=len(classes)).tolist()),
         objective.strength / unit if constant is None else 1.0 / (constant * n),
         objective.loss,
-        power_of_two(max(float(features.norm(dim=1).max()), 2.0**-40) * (1.0 + 2.0**-40)),
+        power_of_two(max(float(row_norms(features).max()), 2.0**-40) * (1.0 + 2.0**-40)),
         objective.bias,
         0.0,
         features=names,
@@ -262,8 +263,8 @@ def _with_record(
         class_weights=relative,
         norm_measured=True,
     )
-    matrix = torch.from_numpy(np.array(objective.matrix))
-    return from_matrix(matrix, bias=objective.bias, dtype=torch.float64).with_record(record)
+    matrix = to_engine(np.array(objective.matrix))
+    return from_matrix(matrix, bias=objective.bias, dtype=matrix.dtype).with_record(record)
 
 
 def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) -> None:
@@ -285,12 +286,12 @@ def _warn_if_exact(split: SplitPipeline, said: str | None, *, balanced: bool) ->
     )
 
 
-def _warn_if_moved(objective: Objective, optimum: torch.Tensor, features: torch.Tensor, kind: str) -> None:
+def _warn_if_moved(objective: Objective, optimum: Array, features: Array, kind: str) -> None:
     classes = []
-    for weights in (torch.from_numpy(objective.matrix), optimum):
+    for weights in (put(objective.matrix, features), optimum):
         outputs = features @ weights[:, : features.shape[1]].T + (weights[:, -1] if objective.bias else 0.0)
-        classes.append(outputs[:, 0] > 0.0 if len(weights) == 1 else outputs.argmax(dim=1))
-    moved = float((classes[0] != classes[1]).double().mean())
+        classes.append(outputs[:, 0] > 0.0 if len(weights) == 1 else outputs.argmax(axis=1))
+    moved = float(np.mean(to_numpy(classes[0] != classes[1])))
     if moved > MOVED:
         warnings.warn(
             f"at the optimum of its objective, which the deposit is of, the {kind} gives {100 * moved:.1f} % of the "

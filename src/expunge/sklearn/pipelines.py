@@ -30,6 +30,7 @@ from expunge.rows.columns import order_of
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
 from expunge.rows.tables import frame_names, is_frame
+from expunge.runtime.arrays import double, to_numpy
 from expunge.runtime.values import choice
 from expunge.sklearn.objectives import COARSE_MARK, Estimator
 
@@ -74,7 +75,7 @@ def to_dense(values: Any, name: str) -> NDArray[np.float64]:
                 "numbers are needed where the classifier begins",
                 "Put OneHotEncoder, or another step that makes numbers of them, before the classifier.",
             ) from error
-    table: NDArray[np.float64] = as_features(values, name).double().cpu().numpy()
+    table: NDArray[np.float64] = to_numpy(double(as_features(values, name)))
     return table
 
 

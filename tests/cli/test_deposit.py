@@ -133,6 +133,8 @@ def test_a_deletion_leaves_a_new_deposit_and_does_not_touch_the_old(folder: Path
 
 
 WITH_A_DEPOSIT = {
+    "--between samples": "without --distance",
+    "--sampling seen": "without --distance",
     "--surrogate source.npz": "a surrogate without a distance",
     "--distance same": "a distance without a surrogate",
     "--surrogate source.npz --distance source": "distance source with a deposit",

@@ -134,7 +134,7 @@ def test_a_desk_with_a_deposit_refuses_what_it_decides_by_itself(tmp_path: Path)
     for change in ({"noise": "rows:10"}, {"declared": Declared(l2=99.0)}):
         with pytest.raises(OptionError, match="with a deposit"):
             create_desk(tmp_path / "desk", None, None, policy, deposit=kept().deposit, **change)
-    for own in ({"step": "balanced"}, {"match_classes": True}):
+    for own in ({"step": "balanced"}, {"match_classes": True}, {"between": "samples"}, {"sampling": "seen"}):
         with pytest.raises(OptionError, match="with a deposit"):
             create_desk(tmp_path / "desk", None, None, replace(policy, **own), deposit=kept().deposit)
 

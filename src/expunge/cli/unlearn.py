@@ -70,7 +70,15 @@ class StatedDistance:
 
     def read(self) -> Any:
         """A distance or an estimate; None where nothing is stated."""
+        from expunge.errors import OptionError
+
         if self.distance is None:
+            if (self.between, self.sampling) != ("populations", "strict"):
+                raise OptionError(
+                    "--between or --sampling without --distance",
+                    "they say what the distance is between, and what a surrogate shows of it",
+                    "Give --distance and a surrogate, or leave them out.",
+                )
             return None
         return parse_stated(self.distance, between=self.between, sampling=self.sampling)
 

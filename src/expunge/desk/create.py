@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from expunge.deposit.file import Deposit
 
 DEFAULT_NOISE = "rows:1"  # a model
-WITH_SURROGATE = {"step": "converged", "match_classes": False}  # the defaults; a deposit has its own
+# the defaults; a deposit has its own
+WITH_SURROGATE = {"step": "converged", "match_classes": False, "between": "populations", "sampling": "strict"}
 DRAWS = 20  # of noise
 MOST_TIMES = 16.0  # a hundredth of an output that noise is by default with a deposit, where epsilon is small
 MOST_ROWS = 5_000  # of the surrogate, to measure accuracy on
@@ -100,8 +101,10 @@ def create_desk(
             )
         start = _start_with_surrogate(model, surrogate, policy, declared, asked_scale(noise))
     else:
-        chosen = {"step": policy.step, "match_classes": policy.match_classes}
-        require_none_with_deposit({k: v for k, v in chosen.items() if v != WITH_SURROGATE[k]} | vars(declared))
+        chosen = {
+            name: getattr(policy, name) for name, usual in WITH_SURROGATE.items() if getattr(policy, name) != usual
+        }
+        require_none_with_deposit(chosen | vars(declared))
         start = _start_with_deposit(deposit, model, surrogate, policy, asked_scale(noise))
     key = new_key()
     first = DeskCreated(

@@ -123,14 +123,15 @@ def generated() -> dict[str, str]:
 
 
 def exported(module: str) -> list[str]:
-    """`__all__` of a module, read and not imported."""
+    """`__all__` of a package, or the functions and classes of a file, read and not imported."""
     folder = ROOT / "src" / module.replace(".", "/")
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     tree = ast.parse(file.read_text(encoding="utf8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]
-    raise SystemExit(f"{module} has no __all__")
+    named = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [name for name in named if not name.startswith("_")]
 
 
 def reference(module: str) -> str:

@@ -207,6 +207,11 @@ def _on_grid(values: Tensor, sizes: Tensor) -> Tensor:
     return values.div_(sizes).div_(COARSE).round_().mul_(COARSE).mul_(sizes)
 
 
+def _rounded_up(error: float) -> float:
+    """To a power of two: to the last digit it would tell the mean square of the source's rows, and so of who left."""
+    return power_of_two(error)
+
+
 def sums_of(
     head: LinearHead,
     weights: Tensor,
@@ -225,14 +230,14 @@ def sums_of(
         plain.gradient(weights, rows),
         mean_curvature(plain, weights, rows),
         tuple(mean_curvature(plain, weights, rows, gauge) for gauge in gauges),
-        power_of_two(plain.rounding(weights, rows) * max(1.0, largest)),
-        power_of_two(curvature_error),
+        _rounded_up(plain.rounding(weights, rows) * max(1.0, largest)),
+        _rounded_up(curvature_error),
         tuple(
-            power_of_two((curvature_error + 3.0 * gauge.lost * CURVATURE_SIZE * squares) * gauge.kappa**2)
+            _rounded_up((curvature_error + 3.0 * gauge.lost * CURVATURE_SIZE * squares) * gauge.kappa**2)
             for gauge in gauges
         ),
         third_of(plain, weights, rows) if third else None,
-        power_of_two(third_error(plain, weights, rows)) if third else 0.0,
+        _rounded_up(third_error(plain, weights, rows)) if third else 0.0,
         gram,
     )
 

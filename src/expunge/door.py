@@ -31,7 +31,6 @@ from expunge.request.promise import (
     Execution,
     Promise,
     budget_notes,
-    dtype_named,
     paper_constants,
     require_estimable,
     require_none_with_deposit,
@@ -64,7 +63,7 @@ from expunge.request.sets import (
 )
 from expunge.rows import as_labels
 from expunge.rows.columns import prepare_frames
-from expunge.runtime.arrays import double, dtype_name, to_numpy
+from expunge.runtime.arrays import double, dtype_name, engine_dtype, to_numpy
 
 ALIKE = ("loss", "classes", "features", "encoder", "free_bias", "fixed_c", "preparation", "table")
 ITS_MODEL = "Give the model and the deposit that was made for it, or for a deletion from it."
@@ -107,9 +106,9 @@ def ask(
     if model is not None and not isinstance(model, LinearModel):
         return _ask_network(model, forget, surrogate, promise, deposit)
     subject = _linear_subject(model, deposit, promise, declared, execution, model_sha256)
-    dtype, left, series = dtype_named(subject.record.rows_dtype), subject.record, promise.series
+    dtype, left, series = engine_dtype(subject.record.rows_dtype, execution.place), subject.record, promise.series
     if deposit is not None:
-        dtype, numbers = dtype_named("float64"), deposit.numbers
+        dtype, numbers = engine_dtype("float64", execution.place), deposit.numbers
         left = replace(left, n_source=numbers.n_rows, class_counts=numbers.class_counts)
     elif series is not None and series.past is not None:
         left = record_without(left, series.past.counts)
@@ -140,7 +139,7 @@ def ask(
     sets, rows, n_given = {FORGET: forget}, None, 0
     if surrogate is not None:
         sets[SURROGATE] = surrogate = prepare_frames(surrogate, record, SURROGATE)
-        kept, labelled = dtype_named("float64") if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
+        kept, labelled = dtype if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
         rows = rows_of(surrogate, form, record, kept, place, SURROGATE, execution)
         if kept != dtype:  # long rows are scaled otherwise in another dtype
             alike = in_memory(rows_of(forget, form, record, kept, place, FORGET), "what is to be forgotten")

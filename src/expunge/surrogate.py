@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from expunge.certificate.claim import Fact, due_failures
 from expunge.certificate.derive import rank_of
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError, VacuousClaim
-from expunge.estimate.source import SourceEstimate, estimate_source, require_mixed
 from expunge.evidence import Measurement, Retained, build_claim, foresee
 from expunge.heads import Rows
 from expunge.heads.rows import evenly, in_memory
 from expunge.request.request import Request
-from expunge.runtime.arrays import Array, double, norm, put
+from expunge.runtime.arrays import Array, double, load_torch, norm, put
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import EIGENVALUE_SLACK, SAMPLING_SLACK, Step, largest_eigenvalue_upper
 from expunge.solve.newton import (
@@ -133,6 +132,9 @@ def change_moments(
 
 CHARGED = 1e-7  # of ||a'(0)||: charged for a step that left less, so that the charge does not vary with the sample
 QUICK_FAILURE = 0.5  # of Lanczos, where it only ranks candidates
+if TYPE_CHECKING:
+    from expunge.estimate.source import SourceEstimate
+
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 ESTIMATE = "an estimated distance"
 
@@ -152,6 +154,9 @@ class RowsEvidence(ABC):
         """With the estimate made, where there is to be one."""
         if isinstance(request.distance, Distance):
             return cls(request, None, seed, progress)
+        load_torch(ESTIMATE)  # it trains a critic
+        from expunge.estimate.source import estimate_source, require_mixed
+
         rows, wanted, made = in_memory(request.surrogate, ESTIMATE), request.distance, request.promise.estimate
         if made is None:
             made = estimate_source(request.head, request.weights, request.record, rows, wanted, progress=progress)

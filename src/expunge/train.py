@@ -15,7 +15,7 @@ from expunge.errors import DataError, OptionError
 from expunge.heads import HEADS, LinearHead, RowSet, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
-from expunge.request.promise import DTYPES, computing_device, dtype_named
+from expunge.request.promise import DTYPES, computing_device
 from expunge.request.sets import refuse_squashed
 from expunge.rows import as_features, as_labels, encode, names_of, order_columns
 from expunge.rows import bound_rows as ready
@@ -23,7 +23,7 @@ from expunge.rows.columns import require_names
 from expunge.rows.features import require_width, row_norms
 from expunge.rows.files import COARSE, as_source
 from expunge.rows.preparation import RARE, Coarse, Preparation
-from expunge.runtime.arrays import Array, double, namespace_of, norm, put, size, to_numpy
+from expunge.runtime.arrays import Array, double, engine_dtype, namespace_of, norm, put, size, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import choice, positive
@@ -156,7 +156,8 @@ def train(
     choice(dtype, DTYPES, "dtype")
     choice(store, DTYPES, "store")
     _require_encoder(encoder, encoder_trained)
-    place, kept = computing_device(device), dtype_named(dtype)
+    place = computing_device(device)
+    kept = engine_dtype(dtype, place)
     indices = encode(values, classes, "the source")
     rows = ready(table, indices, max_norm=bound, bias=bias, dtype=kept, device=place, name="the source")
     refuse_squashed(rows.scaling, "the source", bound, force)
@@ -180,7 +181,7 @@ def train(
     n_rows, width = loss_named(loss).weight_rows(len(classes)), rows.n_features
     objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
     weights = minimise(objective, rows, tolerance=tolerance, progress=progress)
-    model = from_matrix(weights, bias=bias, dtype=dtype_named(store))
+    model = from_matrix(weights, bias=bias, dtype=store)
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), rows)))
 
 

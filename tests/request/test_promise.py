@@ -30,8 +30,8 @@ from expunge.request.promise import (
     budget_notes,
     check_budget,
     computing_device,
-    dtype_named,
 )
+from expunge.runtime.arrays import engine_dtype
 
 SAME = Distance("same", 0.0)
 
@@ -155,7 +155,9 @@ def test_what_an_estimate_needs(digits: dict[str, Any]) -> None:
 def test_nothing_said_is_float64_on_the_cpu_in_one_process() -> None:
     plain = Execution()
     assert (plain.rows_dtype, plain.place, plain.group.size) == (torch.float64, torch.device("cpu"), 1)
-    assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {name: dtype_named(name) for name in DTYPES}
+    assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {
+        name: engine_dtype(name, "cpu") for name in DTYPES
+    }
     for dtype in ("float16", "bfloat16", "int64", "", "torch.float64"):
         with pytest.raises(OptionError, match="dtype"):
             Execution(dtype=dtype)

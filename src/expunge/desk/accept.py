@@ -28,12 +28,11 @@ from expunge.desk.ledger import Aside, Ledger, RequestAccepted, RequestResumed, 
 from expunge.desk.state import State, digest_rows, load_state, mac, npz_bytes
 from expunge.errors import DataError, InputError, OptionError
 from expunge.record import TrainingRecord
-from expunge.request.promise import dtype_named
 from expunge.request.sets import refuse_squashed, require_encoder
 from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode, encoder_of, names_of
 from expunge.rows.columns import match_record, to_arrays
 from expunge.rows.hashes import find_occurrences, hash_rows
-from expunge.runtime.arrays import cast, dtype_name, to_numpy
+from expunge.runtime.arrays import cast, dtype_name, engine_dtype, to_numpy
 from expunge.runtime.files import remove, write_whole
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def prepare_request(desk: Desk, state: State, given: EncodedRows) -> RequestedRo
         encode(ordered[1], record.classes, FORGET),
         max_norm=record.max_norm,
         bias=record.bias,
-        dtype=dtype_named(record.rows_dtype),
+        dtype=engine_dtype(record.rows_dtype, "cpu"),
         device="cpu",
         width=state.model.n_features,
         name=FORGET,

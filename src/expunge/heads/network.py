@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vjp
+from typing import TYPE_CHECKING, Any
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads.rows import WholeSet
 from expunge.record import MODULE
+from expunge.runtime.arrays import LazyTorch
+from expunge.runtime.arrays import copy as copied
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+else:
+    torch = LazyTorch("a network")
 
 # What every network, and every example given to one, must be; each is refused with a remedy ------------------------
 
@@ -43,7 +47,7 @@ class MatrixFree:
         raise NotImplementedError
 
     def precondition(self, residual: Tensor) -> Tensor:
-        return residual.clone() if self.inverse is None else self.inverse(residual)
+        return copied(residual) if self.inverse is None else self.inverse(residual)
 
 
 class NetworkHead:
@@ -81,7 +85,7 @@ def frozen_copy(module: nn.Module, device: torch.device | str) -> nn.Module:
 def require_running_statistics(module: nn.Module) -> None:
     """Refuse batch normalisation that stores no statistics: it would use those of whatever batch a row is in."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
             raise ModelError(
                 f"{name!r} ({type(part).__name__}) keeps no running statistics",
                 "an output must not depend on the other rows of its batch",
@@ -167,7 +171,7 @@ class ModuleObjective(NetworkHead):
         values = inputs.to(self.device, torch.float64)
         if len(values) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example
             values = values.repeat_interleave(2, dim=0)
-        scores: Tensor = functional_call(self.module, self.named(weights), (values,))
+        scores: Tensor = torch.func.functional_call(self.module, self.named(weights), (values,))
         return scores[: len(inputs)]
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
@@ -197,7 +201,7 @@ class ModuleObjective(NetworkHead):
         """Gradient of L over these examples."""
         total = torch.zeros_like(weights)
         for part in self._blocks(len(rows)):
-            total += grad(self._summed(rows.inputs[part], rows.labels[part]))(weights)
+            total += torch.func.grad(self._summed(rows.inputs[part], rows.labels[part]))(weights)
         return total / len(rows) + self.l2 * weights
 
     def change_mean(self, weights: Tensor, update: Tensor, rows: Examples) -> Tensor:
@@ -220,7 +224,9 @@ class ModuleObjective(NetworkHead):
         inputs, labels = rows.inputs, rows.labels
         for part in self._blocks(len(inputs)):
             if self.kind == "hessian":
-                total += jvp(grad(self._summed(inputs[part], labels[part])), (weights,), (direction,))[1]
+                total += torch.func.jvp(
+                    torch.func.grad(self._summed(inputs[part], labels[part])), (weights,), (direction,)
+                )[1]
             else:
                 total += self._gauss_newton(weights, direction, inputs[part])
         return total / len(inputs) + self.l2 * direction
@@ -237,11 +243,11 @@ class ModuleObjective(NetworkHead):
         return product
 
     def _gauss_newton(self, weights: Tensor, direction: Tensor, inputs: Tensor) -> Tensor:
-        outputs, pushed = jvp(lambda at: self.outputs(at, inputs), (weights,), (direction,))[:2]
+        outputs, pushed = torch.func.jvp(lambda at: self.outputs(at, inputs), (weights,), (direction,))[:2]
         predicted = outputs.softmax(dim=1)
         curved = predicted * (pushed - (predicted * pushed).sum(dim=1, keepdim=True))
-        product: Tensor = vjp(lambda at: self.outputs(at, inputs), weights)[1](curved)[0]
+        product: Tensor = torch.func.vjp(lambda at: self.outputs(at, inputs), weights)[1](curved)[0]
         return product
 
     def _summed(self, inputs: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
-        return lambda at: nn.functional.cross_entropy(self.outputs(at, inputs), labels, reduction="sum")
+        return lambda at: torch.nn.functional.cross_entropy(self.outputs(at, inputs), labels, reduction="sum")

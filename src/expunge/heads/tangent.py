@@ -25,18 +25,21 @@ import math
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
-
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from typing import TYPE_CHECKING, ClassVar
 
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads.linear import UNIT_ROUNDOFF, Ridge, SpreadSums
 from expunge.heads.network import FAILED, MatrixFree, NetworkHead, class_scores, require_real
 from expunge.heads.rows import Block, Scaling, WholeSet, scaling_of
 from expunge.record import TANGENT, Loss
+from expunge.runtime.arrays import LazyTorch
 from expunge.runtime.values import SMALLEST
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+else:
+    torch = LazyTorch("a network")
 
 SAME = 1e-9  # of all outputs of a block: what another batch may change by rounding
 ACCURATE = 1e-10  # relative residual of one run of conjugate gradients
@@ -116,29 +119,29 @@ class Tangent(NetworkHead):
 
     def push(self, inputs: Tensor, direction: Tensor) -> Tensor:
         """`J d` for each example, rows x K."""
-        pushed: Tensor = jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
+        pushed: Tensor = torch.func.jvp(lambda at: self._forward(at, inputs), (self.at,), (self._split(direction),))[1]
         return pushed
 
     def pull(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """`sum of J^T r` over the examples, length P."""
         if len(inputs) == 1:  # torch 2.13 gets derivatives of some layers wrong for a lone example
             inputs, cotangents = inputs.repeat_interleave(2, dim=0), cotangents.repeat_interleave(2, dim=0) / 2
-        back = vjp(lambda at: self._forward(at, inputs), self.at)[1]
+        back = torch.func.vjp(lambda at: self._forward(at, inputs), self.at)[1]
         return self._join(back(cotangents)[0])
 
     def pull_each(self, inputs: Tensor, cotangents: Tensor) -> Tensor:
         """`J^T r` of each example, rows x P."""
 
         def one(example: Tensor, cotangent: Tensor) -> dict[str, Tensor]:
-            back = vjp(lambda at: self._forward(at, example[None])[0], self.at)[1]
+            back = torch.func.vjp(lambda at: self._forward(at, example[None])[0], self.at)[1]
             gradients: dict[str, Tensor] = back(cotangent)[0]
             return gradients
 
-        parts = vmap(one)(inputs, cotangents)
+        parts = torch.func.vmap(one)(inputs, cotangents)
         return torch.cat([parts[name].reshape(len(inputs), -1) for name in self.names], dim=1)
 
     def _forward(self, at: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(self.module, at, (inputs,))
+        outputs: Tensor = torch.func.functional_call(self.module, at, (inputs,))
         return outputs
 
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
@@ -207,7 +210,7 @@ class Tangent(NetworkHead):
     def _require_rows_apart(self, inputs: Tensor, outputs: Tensor) -> None:
         """Refuse outputs that change with the other rows of a batch: one example's Jacobian would not be its own."""
         along = self.push(inputs, torch.zeros(self.n_parameters, dtype=torch.float64, device=self.device))
-        alone = vmap(lambda example: self._forward(self.at, example[None])[0])(inputs)
+        alone = torch.func.vmap(lambda example: self._forward(self.at, example[None])[0])(inputs)
         finite = torch.isfinite(outputs) & torch.isfinite(along)  # what is not is refused under its own name
         if not torch.allclose(alone[finite], outputs[finite], rtol=0.0, atol=SAME * float(outputs[finite].abs().sum())):
             raise ModelError(
@@ -328,6 +331,7 @@ class TangentSpread:
 def last_parameters(module: nn.Module, count: int) -> tuple[str, ...]:
     """Names of the last `count` parameters, in the order the network registers them.
 
+    >>> from torch import nn
     >>> last_parameters(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), 2)
     ('2.weight', '2.bias')
     """

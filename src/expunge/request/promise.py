@@ -24,15 +24,14 @@ from expunge.certificate.derive import BOUNDS, Conclusion, bound_named
 from expunge.distance import Distance, Estimation, parse_distance, parse_route
 from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, VacuousClaim
 from expunge.record import SOFTMAX, Label, TrainingRecord, one_digit
+from expunge.runtime import arrays
+from expunge.runtime.arrays import Array, Device, Dtype, engine_dtype, load_torch, norm
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import without_duplicates
 from expunge.runtime.values import choice, option, positive, up
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from expunge.estimate.source import SourceEstimate
     from expunge.heads import LinearHead
     from expunge.request.request import Past
@@ -410,13 +409,6 @@ def paper_constants(promise: Promise, head: LinearHead, record: TrainingRecord) 
 DTYPES = ("float64", "float32")
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """The torch type of a name of `DTYPES`."""
-    import torch
-
-    return {"float64": torch.float64, "float32": torch.float32}[name]
-
-
 @dataclass(frozen=True)
 class Execution:
     """How it is computed.
@@ -446,11 +438,11 @@ class Execution:
         choice(self.dtype, DTYPES, "dtype")
 
     @property
-    def rows_dtype(self) -> torch.dtype:
-        return dtype_named(self.dtype)
+    def rows_dtype(self) -> Dtype:
+        return engine_dtype(self.dtype, self.place)
 
     @property
-    def place(self) -> torch.device:
+    def place(self) -> Device:
         """The device, if it can be used here."""
         return computing_device(self.device)
 
@@ -458,10 +450,11 @@ class Execution:
 HERE = Execution()
 
 
-def computing_device(name: str) -> torch.device:
-    """The torch device of that name, as tensors there call it (`cuda:0` for `cuda`), if it can be used here."""
-    import torch
-
+def computing_device(name: str) -> Device:
+    """The device of that name, as arrays there call it (`cuda:0` for `cuda`), if it can be used here."""
+    if name == "cpu" and not arrays.TENSORS:
+        return name
+    torch = load_torch(f"device {name!r}")
     unusable = (RuntimeError, AssertionError, NotImplementedError, ImportError, AttributeError, TypeError, ValueError)
     try:
         tried = torch.zeros(1, device=torch.device(name))
@@ -476,7 +469,7 @@ def computing_device(name: str) -> torch.device:
 # Results that are refused: a claim that says nothing, a model that is of no use -------------------------------------
 
 
-def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bool) -> None:
+def refuse_unsound(claim: Claim, derived: Conclusion, weights: Array, force: bool) -> None:
     """Refuse a claim that says nothing and, unless forced, noise that swamps the weights or the outputs."""
     if derived.noise is None or not math.isfinite(derived.noise.scale):
         terms = ", ".join(name for name, value in derived.region.terms.items() if not math.isfinite(value))
@@ -516,7 +509,7 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Tensor, force: bo
                 "with expunge plan what other epsilons cost, or insist with --force (force=True).",
             )
         return
-    size, length = float(weights.norm()), derived.noise.length
+    size, length = norm(weights), derived.noise.length
     if length > size and not force:
         largest = max(derived.region.terms, key=lambda name: derived.region.terms[name])
         raise UselessModel(

@@ -18,6 +18,7 @@ from expunge.heads import Rows, RowSet
 from expunge.heads.rows import scaling_of
 from expunge.record import Label
 from expunge.rows.tables import frame_values, is_frame
+from expunge.runtime import arrays
 from expunge.runtime.arrays import (
     Array,
     Device,
@@ -36,7 +37,6 @@ from expunge.runtime.arrays import (
 from expunge.runtime.memory import require_room
 from expunge.runtime.values import SMALLEST
 
-TENSORS = True  # rows are computed with as tensors; by numpy where this is False
 BLOCK = 8192
 IN_CACHE = 1 << 20  # numbers that are doubled at a time: a processor's cache has them still
 SQUARED = (1e-140, 1e140)  # a norm between these had squares float64 can hold
@@ -46,7 +46,7 @@ LABELS = "labels are whole numbers or strings"
 
 def to_engine(array: Array, dtype: Dtype = None) -> Array:
     """The array in the engine that computes, or the one of `dtype`; shares its memory where it can."""
-    tensor = TENSORS or is_tensor(array) if dtype is None else str(dtype).startswith("torch.")
+    tensor = arrays.TENSORS or is_tensor(array) if dtype is None else str(dtype).startswith("torch.")
     if is_tensor(array) == tensor:
         return array
     return load_torch("rows as tensors").from_numpy(array) if tensor else to_numpy(array)

@@ -55,6 +55,8 @@ Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor: a union of both would f
 Dtype: TypeAlias = Any  # numpy's or torch's
 Device: TypeAlias = Any  # "cpu", or a torch.device
 
+TENSORS = True  # on the processor rows and weights are tensors too; numpy's arrays where this is False
+
 # Which engine, which type, which device -------------------------------------------------------------------------------
 
 
@@ -76,6 +78,16 @@ def load_torch(purpose: str) -> Any:
             "https://download.pytorch.org/whl/cpu, which is much smaller.",
         ) from error
     return torch
+
+
+class LazyTorch:
+    """Stands for the module where a file's functions need torch and its classes do not: loaded when first used."""
+
+    def __init__(self, purpose: str) -> None:
+        self.purpose = purpose
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load_torch(self.purpose), name)
 
 
 def namespace(*arrays: Array) -> Any:
@@ -109,6 +121,13 @@ def namespace_of(dtype: Dtype) -> Any:
     if str(dtype).startswith("torch."):
         return importlib.import_module("array_api_compat.torch")
     return importlib.import_module("array_api_compat.numpy")
+
+
+def engine_dtype(name: str, device: Device) -> Dtype:
+    """The type of that name, of the engine that computes there."""
+    if on_cpu(device) and not TENSORS:
+        return np.dtype(name)
+    return getattr(load_torch(f"device {device}"), name)
 
 
 def on_cpu(device: Device) -> bool:

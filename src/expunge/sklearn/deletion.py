@@ -26,11 +26,11 @@ from expunge.distance import Distance
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
-from expunge.request.promise import computing_device, dtype_named
+from expunge.request.promise import computing_device
 from expunge.rows import EncodedRows, bound_rows, encode
 from expunge.rows.features import row_norms, to_engine
 from expunge.rows.preparation import round_by_chance
-from expunge.runtime.arrays import Array, put, to_numpy
+from expunge.runtime.arrays import Array, engine_dtype, put, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.sklearn.objectives import Estimator, Objective, read_objective, with_weights
 from expunge.sklearn.pipelines import (
@@ -130,7 +130,7 @@ def make(
     objective = read_objective(split.final)
     prepared = split.preparation(preparation, chosen=objective.chosen, balanced=objective.balanced)
     _require_size(objective, device)
-    features = to_engine(split.transform(X, SOURCE))
+    features, place = to_engine(split.transform(X, SOURCE)), computing_device(device)
     if prepared != LEARNT_ELSEWHERE:
         require_nothing_of_each(split.steps, len(features))
     _warn_if_exact(split, preparation, balanced=objective.balanced)
@@ -140,7 +140,7 @@ def make(
     assert record is not None
     rows = bound_rows(
         features, encode(labels, record.classes, SOURCE), max_norm=record.max_norm, bias=record.bias,
-        dtype=dtype_named("float64"), device=computing_device(device), width=model.n_features, name=SOURCE,
+        dtype=engine_dtype("float64", place), device=place, width=model.n_features, name=SOURCE,
     )  # fmt: skip
     made = make_from_rows(model, record, rows, (features, labels), progress=progress, seed=seed)
     _warn_if_moved(objective, made.optimum, features, type(split.final).__name__)

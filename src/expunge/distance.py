@@ -86,7 +86,8 @@ def tv_upper_from_chi_square(chi2: float) -> float:
 # source        the surrogate IS the source (the paper's Unlearn (+)); checked as far as its rows show it
 # means         only ever estimated: the difference of means that the residual bound needs, for one update
 #
-# A new kind is one class and one call of `register_kind`; nothing outside this file asks for a kind by its name.
+# A new kind is one class and one call of `register_kind`. What follows is asked of a kind's
+# attributes and methods, never of its name (but for tv in request/sets.py, whose value may cover a missing class).
 
 
 class Kind(ABC):

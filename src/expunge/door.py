@@ -123,8 +123,8 @@ def ask(
         forget = of_class(forget, forget_class, left)
         if left.class_counts is None:
             notes += ("the record has no class counts; that the source had no other rows of the class was not checked",)
-    alike = in_memory(rows_of(forget, form, record, dtype, place, FORGET), "what is to be forgotten")
-    forget_rows = replace(alike, features=double(alike.features))
+    comparable = in_memory(rows_of(forget, form, record, dtype, place, FORGET), "what is to be forgotten")
+    forget_rows = replace(comparable, features=double(comparable.features))
     membership = None
     if deposit is not None:
         membership = look_up(deposit, *as_given(forget, deposit))
@@ -139,11 +139,11 @@ def ask(
     sets, rows, n_given = {FORGET: forget}, None, 0
     if surrogate is not None:
         sets[SURROGATE] = surrogate = prepare_frames(surrogate, record, SURROGATE)
-        kept, labelled = dtype if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
-        rows = rows_of(surrogate, form, record, kept, place, SURROGATE, execution)
-        if kept != dtype:  # long rows are scaled otherwise in another dtype
-            alike = in_memory(rows_of(forget, form, record, kept, place, FORGET), "what is to be forgotten")
-        seen = survey(alike, rows, len(record.classes), distance, execution.progress)
+        stored, labelled = dtype if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
+        rows = rows_of(surrogate, form, record, stored, place, SURROGATE, execution)
+        if stored != dtype:  # long rows are scaled otherwise in another dtype
+            comparable = in_memory(rows_of(forget, form, record, stored, place, FORGET), "what is to be forgotten")
+        seen = survey(comparable, rows, len(record.classes), distance, execution.progress)
         notes += survey_notes(forget_rows, rows, seen, left, distance, has_labels=labelled, force=promise.force)
         n_given, retained = len(rows), record_without(left, forget_rows.labels)
         rows = weighted_rows(rows, retained, distance, labelled, seen.counts)
@@ -323,16 +323,16 @@ def require_its_model(model: LinearModel | None, deposit: Deposit) -> None:
     require_its_record(model.record, deposit.record)
 
 
-def require_its_record(record: TrainingRecord, kept: TrainingRecord) -> None:
+def require_its_record(record: TrainingRecord, deposited: TrainingRecord) -> None:
     """Refuse a model whose record is of another training than the deposit's.
 
     A published model's says less, and since rows leave a deposit, it counts other rows than the model from before; a
     fixed C makes another l2 of them.
     """
-    names = (*ALIKE, *(() if kept.fixed_c is not None else ("l2",)))
+    names = (*ALIKE, *(() if deposited.fixed_c is not None else ("l2",)))
     names += () if record.noised else ("class_weights", "max_norm")
     for name in names:
-        said, known = getattr(record, name), getattr(kept, name)
+        said, known = getattr(record, name), getattr(deposited, name)
         if said != known:
             own, other = (text if len(text) <= 60 else text[:57] + "..." for text in (repr(said), repr(known)))
             raise ModelError(f"the model's record says {name} {own}", f"the deposit's says {other}", ITS_MODEL)

@@ -50,7 +50,7 @@ class Retained:
     """What stands for the retained rows: rows at a distance from them, what a deposit has left, or both.
 
     `distance` is the declared one, or what was estimated for the step, with the details in `estimate`. Of a deposit
-    `route` is how its region was found, and `scale` the noise's, one of few.
+    `route` is how its region was found, `scale` the noise level that covers it, and `deposit` what is left of it.
     """
 
     distance: Distance

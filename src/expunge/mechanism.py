@@ -4,11 +4,12 @@
     input: w, forget set U, surrogate S, epsilon, delta  `Request` (request/), checked at the door
     Delta <- bound on ||w_R - w - u||                    `derive`: the region, term by term (bounds/)
     sigma <- noise for (epsilon, delta) and Delta        `derive`: noise that hides where in it w_R is (noise.py)
-    u <- m (n H_S - m H_U)^-1 g_U                        `weigh`: evidence's own step, a(u) = 0 (surrogate/, deposit/)
+    u <- m (n H_S - m H_U)^-1 g_U                        `weigh`: evidence's own step, a(u) = 0 (surrogate.py, deposit/)
     return w + u + N(0, sigma^2 I)                       `certify`: the noised model, its statement, its dossier
 
 The paper has Delta before u, from declared constants; here it comes after, since it charges what the step really left.
-Every kind of head (heads/) and of evidence (surrogate/, deposit/) goes this one way; none has a field for the source.
+Every kind of head (heads/) and of evidence (surrogate.py, deposit/) goes this one way; none has a field for the source.
+`ask` (door.py) makes the request, `expunge.unlearn` (unlearn.py) and every command call `ask` and then `carry_out`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def measure(request: Request, *, progress: Progress = silent, seed: int | None =
 
 
 def weigh(evidence: Evidence) -> Measurement:
-    """The four questions, which evidence of every kind answers."""
+    """The answers to the four questions that evidence of every kind is asked (evidence.py)."""
     step = evidence.step()
     return Measurement(step, evidence.facts(step), evidence.failures(), evidence.retained())
 

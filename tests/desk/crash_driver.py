@@ -1,4 +1,4 @@
-"""Runs a desk under faults and prints what came of it, as JSON. Started by test_crash.py with faults.c preloaded.
+"""Runs a desk under faults and prints what came of it, as JSON. Started by test_recover.py with faults.c preloaded.
 
 Every trial copies a prepared desk, forks a child that works on the copy and dies or fails at one point, then checks the
 copy, lets the desk recover and finish by itself, and checks again. With `deposit` as the last word the desk's state is

@@ -12,6 +12,12 @@ in the norm of the shape `M_0` that the noise has, which is made of the retained
     plain      M = I, for a regulariser that leaves no weight free: x = ||gradient at v|| / l2
     exact      quadratic losses, M = H' + reg: x = rho
 
+Here g', H' and H_2' are the retained rows' mean gradient, Hessian and Hessian with each row weighted by its squared
+length in a gauge (deposit/sums.py), reg is the regulariser's matrix, and rho bounds the norm of the gradient at v in
+`M^-1`: what the step left, what float64 lost, and the remainder. c is the largest range of `e x` over the rows for an e
+of length 1 in M, r the update's length in the gauge, a a number between 0 and 2, any of which will do, and
+`C = sqrt(tau^2 omega e^R)`. docs/theory.md, section 18, has the proofs; deposit/region.py finds the numbers.
+
 Where the third derivatives were kept too, only what is of third order in u is unknown, and the first
 three routes have a smaller remainder (`THIRD`); everything else of them is the same.
 
@@ -54,9 +60,10 @@ TERMS = (LEFT, REMAINDER, LOST)
 class DepositFacts:
     """What a route follows from. Norms of gradients are in `M^-1`, for the plain route in plain length.
 
-    `reach` is R. `update_curved` is `||u||_{H'}`, on long rows `||u||_{H_2'}`, with `gauge` r and `kappa`,
-    `curvature_ratio` `lambda_max(M^-1 H')` (plain: `lambda_max(H')`), `spread` tau^2 and `weight_ratio` omega.
-    `concordance` is c.
+    `solver` is the norm of what the step left, `rounding` that of what float64 lost, `shape_ratio` is
+    `lambda_max(M^-1 M_0)`. `reach` is R. `update_curved` is `||u||_{H'}`, on long rows `||u||_{H_2'}`, with `gauge` r
+    and `kappa`, `curvature_ratio` `lambda_max(M^-1 H')` (plain: `lambda_max(H')`), `spread` tau^2 and `weight_ratio`
+    omega. `concordance` is c.
     """
 
     route: str
@@ -237,7 +244,7 @@ SIGMOID_THIRD = 1.0 / (6.0 * math.sqrt(3.0))
 class SurrogateFacts:
     """What surrogate rows say of psi: its moments in `M^-1`, with l2 1 and nothing else in them.
 
-    `each` and `together` are what the module's head says of retained rows.
+    `each` and `together` are what retained rows unlike any surrogate row add at most (see above).
     """
 
     moments: RetainedFacts

@@ -30,7 +30,7 @@ DRAWING = Term("drawing", "Drawing", "what float64 makes of noise that is longer
 
 
 class Shape(Protocol):
-    """What lengths are measured by, and with it the shape of the noise; one file a shape.
+    """What lengths are measured by, and with it the shape of the noise: a `Ball`, or an `Ellipsoid` (ellipsoid.py).
 
     The covariance that goes with a `scale` is `smallest(scale)^2 I` plus that of `rest`: the first part is drawn
     exactly, by the sampler that also rounds to the grid, the second in float64.
@@ -96,7 +96,7 @@ class Ball:
 class Region:
     """`{v + e : ||e|| <= radius}`, the length measured by a shape; the radius is the sum of named terms.
 
-    `shape` and `provenance` (the weakest of what entered it) are added by the judge, who knows the whole claim. A
+    `shape` and `provenance` (the weakest of what entered it) are added by `derive`, which knows the whole claim. A
     `tail` is that of a deviation which comes on top of the radius: the noise is then calibrated to its average.
 
     >>> region = Region("residual", {"training": 0.25, "solver": 0.5})

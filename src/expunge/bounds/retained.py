@@ -9,8 +9,12 @@ objective gives
                           + deviation of both sample means      sampling
                           + float64 error of the above ]        rounding
 
-The forget rows, which u was made from, are charged exactly and not as part of a sample. What is declared is declared
-of the retained rows. docs/theory.md, sections 3 and 8.
+rho is the population of the retained rows R, nu that of the surrogate S. The forget rows, which u was made from, are
+charged exactly and not as part of a sample. What is declared is declared of the retained rows.
+
+Here are the formulas alone. Their numbers (`RetainedFacts`) are measured by `RowsEvidence` in surrogate.py, what
+follows from a distance is in distance.py, the tails of deviations are in sampling.py; the noise's grid adds its own
+term later, in noise.py. docs/theory.md, sections 3, 5 and 8.
 """
 
 from __future__ import annotations
@@ -113,8 +117,8 @@ def surrogate_shift(facts: RetainedFacts, distance: Distance) -> float:
     supremum.
     """
     between_samples = distance.between == "samples"
-    deviation = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
-    return distance.mean_shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, deviation)
+    farthest = facts.change_largest if between_samples else facts.change_supremum + facts.change_mean
+    return distance.mean_shift(math.sqrt(facts.change_eigenvalue), facts.change_supremum, farthest)
 
 
 def surrogate_term(facts: RetainedFacts, distance: Distance, log_failure: float) -> float:
@@ -160,30 +164,30 @@ def population_moments(facts: RetainedFacts, log_failure: float) -> RetainedFact
     For the largest eigenvalue take the population's own eigenvector, which is fixed: one mean, no factor for the
     dimension. Weights of at most q act like s/q rows, and multiply second moments by q at most.
     """
-    reach, rows, square = facts.change_longest, facts.n_surrogate / facts.weight_largest, facts.change_mean**2
-    trace = raised_moment(facts.change_trace + square, reach, rows, log_failure)
-    eigenvalue = min(trace, raised_moment(facts.change_eigenvalue + square, reach, rows, log_failure))
+    longest, rows, square = facts.change_longest, facts.n_surrogate / facts.weight_largest, facts.change_mean**2
+    trace = raised_moment(facts.change_trace + square, longest, rows, log_failure)
+    eigenvalue = min(trace, raised_moment(facts.change_eigenvalue + square, longest, rows, log_failure))
     return replace(
         facts,
         change_trace=trace,
         change_eigenvalue=eigenvalue,
-        change_fourth=reach**2 * trace + trace**2,
-        change_fourth_eigenvalue=reach**2 * eigenvalue,
+        change_fourth=longest**2 * trace + trace**2,
+        change_fourth_eigenvalue=longest**2 * eigenvalue,
         sampled_trace=facts.weight_largest * trace,
         sampled_eigenvalue=facts.weight_largest * eigenvalue,
         sampled_largest=facts.weight_largest * facts.change_largest,
     )
 
 
-def retained_moments(facts: RetainedFacts, distance: Distance, reach: float) -> tuple[float, float]:
+def retained_moments(facts: RetainedFacts, distance: Distance, longest: float) -> tuple[float, float]:
     """Upper values for trace and largest eigenvalue of f's covariance under the RETAINED rows' law.
 
     Both are at most means under rho of a non-negative function, g = ||f - c||^2 or (v.(f - c))^2 for the worst unit
     v, so the inequalities that shift the mean of f shift them too. Under nu the first has variance `fourth - trace^2`,
     the second at most `fourth_eigenvalue`, since (v.(f - c))^4 <= ||f - c||^2 (v.(f - c))^2. Both lie between 0 and
-    reach^2.
+    longest^2.
     """
-    square = reach**2
+    square = longest**2
     spread = math.sqrt(max(0.0, facts.change_fourth - facts.change_trace**2))
     trace = facts.change_trace + distance.moment_shift(spread, 0.5 * square, square)
     eigenvalue = facts.change_eigenvalue + distance.moment_shift(
@@ -246,16 +250,16 @@ def beyond(facts: RetainedFacts, distance: Distance) -> float:
 
 def _seen_tail(facts: RetainedFacts, distance: Distance) -> Tail:
     """Moments and the largest change seen stand for the population's."""
-    reach = facts.change_largest
+    longest = facts.change_largest
     if distance.law.rows_unlike_any:
-        reach = facts.change_supremum + facts.change_mean
-    trace, eigenvalue = retained_moments(facts, distance, reach)
+        longest = facts.change_supremum + facts.change_mean
+    trace, eigenvalue = retained_moments(facts, distance, longest)
     sampled_trace, sampled_eigenvalue, sampled_largest = facts.weighted()
     n, s = facts.n_retain, facts.n_surrogate
     if distance.matched:
-        step = 2.0 * max(reach / n, sampled_largest / s)
+        step = 2.0 * max(longest / n, sampled_largest / s)
     else:
-        step = max((reach + surrogate_shift(facts, distance)) / n, facts.change_largest / s)
+        step = max((longest + surrogate_shift(facts, distance)) / n, facts.change_largest / s)
     return Tail(math.sqrt(trace / n + sampled_trace / s), eigenvalue / n + sampled_eigenvalue / s, step)
 
 

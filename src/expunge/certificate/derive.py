@@ -1,7 +1,7 @@
-"""The only judge: region, noise, status and sentences from the facts alone.
+"""Region, noise, status and sentences from the facts alone: what a certificate says is decided here and nowhere else.
 
-To issue a certificate, `mechanism.py` asks it; to check one, `verify.py` asks it again with the facts read from the
-file.
+To issue a certificate `mechanism.py` calls `derive`; to check one `rules.py`, beside this file, calls it again with the
+facts read from the file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from expunge.noise import Noise, delta_at, effective, needed, published
 class Bound:
     """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts can prove it.
 
-    `shape` is what lengths are measured by; `kept`: the retained rows' own sums were kept.
+    `calibrate` gives the noise's scale for a radius, and `calibration` is its name. `shape` is what lengths are
+    measured by. `kept`: a deposit was kept, with the retained rows' own sums.
     """
 
     name: str
     region: Callable[[Claim], Region]
     calibration: str
-    scale: Calibration
+    calibrate: Calibration
     provable: bool
     shape: Callable[[Claim], Shape] = lambda claim: Ball(claim.n_parameters)
     kept: bool = False
@@ -116,7 +117,7 @@ def derive(claim: Claim) -> Conclusion:
     remaining = claim.delta - spent
     noise, required = None, math.inf
     if math.isfinite(region.radius):
-        region, noise, required = published(region, claim.epsilon, remaining, bound.scale, claim.scale)
+        region, noise, required = published(region, claim.epsilon, remaining, bound.calibrate, claim.scale)
     if noise is None or not math.isfinite(required) or not math.isfinite(noise.scale):
         return Conclusion(region, None, math.inf, remaining, 1.0, "none", "", (), ())
     return Conclusion(

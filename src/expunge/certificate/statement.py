@@ -125,7 +125,7 @@ def committed_head(key: str, head: Json) -> str:
 
 
 def rungs_of(content: Json, choice: str) -> int | None:
-    """How many rungs a ladder had, of a dossier's or a statement's public numbers; None where nothing was chosen."""
+    """How many noise levels there were to choose from (`noise.rungs`), by public numbers; None where none was."""
     sizes = content["sizes"]
     if choice == LEVELS:
         return int(content["noise"]["rehearsed_rows"])

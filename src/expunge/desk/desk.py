@@ -12,8 +12,17 @@ What a desk writes, and in which order, so that a kill at any moment loses nothi
                   5. entry `published`
                   6. rows that are forgotten, the state before and staging are removed
 
-Killed before 3 nothing was visible: staging is thrown away, the requests still wait, and run again from the same state
-they give the same model (`state.py`, Secret). After 3 the very same files get their names and the run is finished.
+What a kill leaves, and what the next command that writes makes of it (`recover`):
+
+    a request     before its entry, rows that no entry speaks of: they are removed. After it the request is there,
+                  though nobody was told: asked again, with the same reference and rows, it is that one
+    a run         before 3 nothing was visible: staging is thrown away, entry `abandoned`; the requests still wait, and
+                  run again from the same state they give the same model (`state.py`, Secret). From 3 on the very same
+                  files get their names, the run is finished, and what must not stay is removed
+    any command   before the seal, one that is older than the ledger: it is written anew
+    a new desk    a folder under a temporary name, which goes when the same desk is made again (`rows/output.py`)
+
+The folder's names are in `policy.py`, entries in `ledger.py`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import ClassVar
 
-from expunge.heads.rows import Block, Kept, Rows, RowSet
+from expunge.heads.rows import Block, BlockValues, Rows, RowSet
 from expunge.record import LOGISTIC, ONE_VS_REST, RIDGE, SOFTMAX, Constants, Loss
 from expunge.runtime.arrays import (
     Array,
@@ -115,7 +115,7 @@ class Curvature:
         self.objective, self.rows, self.weights = objective, rows, cast(weights, rows.dtype)
         height = padded_height(objective.n_classes)
         keep = rows.keeps(height * rows.dtype.itemsize)
-        self.predicted = Kept(rows, lambda: ((block,) for block in rows.blocks()), self._predict, height, keep)
+        self.predicted = BlockValues(rows, lambda: ((block,) for block in rows.blocks()), self._predict, height, keep)
 
     def _predict(self, block: Block) -> Array:
         return padded(self.objective.predictions(block.features @ self.weights.T).T)
@@ -191,13 +191,13 @@ class Spread:
         keep = rows.keeps(8 * (height + 1))
         # of ||f||^2: what float64 may lose of ||f - c||^2 where the spread is far below the mean
         self.cancellation = (objective.n_features + objective.n_classes + 64) * 2.0**-52
-        self.changes = Kept(rows, self._blocks, self._change, height, keep)
+        self.changes = BlockValues(rows, self._blocks, self._change, height, keep)
         xp = namespace(weights)
         total = xp.zeros((height, objective.n_features), dtype=xp.float64, device=weights.device)
         for block, features, change in self.changes():
             add_product(total, block.weighted(change, 1), features)
         self.mean = rows.total(total) / len(rows)
-        self.squares = Kept(rows, self.changes, self._square, 1, keep)
+        self.squares = BlockValues(rows, self.changes, self._square, 1, keep)
 
     def _blocks(self) -> Iterator[tuple[Block, Array]]:
         return ((block, double(block.features)) for block in self.rows.blocks())

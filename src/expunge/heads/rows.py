@@ -364,11 +364,11 @@ def evenly(rows: RowSet, most: int) -> Rows:
     return Rows(xp.concat(features), xp.concat(labels))
 
 
-class Kept:
-    """A value for each block: computed in the first pass and kept, or computed in each where it may not be kept.
+class BlockValues:
+    """A value for each block: computed in the first pass and stored, or in every pass where it may not be stored.
 
     `source` gives one pass of tuples that begin with the block; calling this gives the same with the value appended.
-    Values, `height` numbers a row and the rows last, are kept in one piece of memory.
+    Values, `height` numbers a row and the rows last, are stored in one piece of memory.
     """
 
     def __init__(

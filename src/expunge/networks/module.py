@@ -1,7 +1,7 @@
 """Unlearning a whole network: damped steps, constants declared, nothing proven.
 
-The retained rows' equation (`solve/newton.py`) is solved by damped steps (`solve/iterated.py`) until 1 % of it is
-left or no less can be had. Surrogate rows take part with the network's own probabilities in their labels' place
+The retained rows' equation (`solve/newton.py`) is solved by damped steps (`iterated_step`, there too) until 1 % of
+it is left or no less can be had. Surrogate rows take part with the network's own probabilities in their labels' place
 (`ModuleObjective.as_predicted`). Whether the steps led towards retraining can be looked at without the source: that
 residual would be 0 there if the surrogate were the retained rows and the network trained to rest. With a damping of
 one's own it is one step, Algorithm 1:

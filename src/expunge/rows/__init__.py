@@ -1,4 +1,15 @@
-"""Files in and out, and rows made ready for an objective; loaded when asked for: writing a file needs no torch."""
+"""Files in and out, and rows made ready for an objective; loaded when asked for: writing a file needs no torch.
+
+The way of a row of a table, from a cell of a CSV file to what is computed with:
+
+    files.py         `read_source` reads what is trained on, `read_data` every later file, by the model's record
+    tables.py        `read_table`: cells as text, columns as numbers or words
+    preparation.py   `learn` decides once what becomes of each column, `Preparation.features` does it, by column name
+    features.py      `bound_rows`: finite, no longer than the norm bound, a column of ones for a bias
+
+Data frames begin at tables.py (`frame_table`), arrays at features.py; columns.py puts columns into the model's order.
+Sets that are read block by block are in streams.py.
+"""
 
 from __future__ import annotations
 

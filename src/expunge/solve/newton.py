@@ -1,8 +1,8 @@
-"""Newton's method on `a(u) = 0`: the equation that the retained rows' optimum satisfies, or training's (`equation.py`).
+"""Newton's method on `a(u) = 0`: the equation that the retained rows' optimum satisfies, or training's.
 
-With a surrogate its first iteration is the paper's Algorithm 1. Nothing here can harm the guarantee: the bound charges
-`||a(u)||`, and that is recomputed in float64 from the update that is handed over, never taken from a solver's own
-account."""
+All equations are at the end of this file. With a surrogate the first iteration is the paper's Algorithm 1. Nothing here
+can harm the guarantee: the bound charges `||a(u)||`, and that is recomputed in float64 from the update that is handed
+over, never taken from a solver's own account."""
 
 from __future__ import annotations
 
@@ -320,7 +320,10 @@ class Hessian:
 
 
 class _Equation:
-    """What the three have in common: an objective, the weights to start from (float64), the rows gone over."""
+    """What the three have in common: an objective, the weights to start from (float64), the rows that are gone over.
+
+    These are called `surrogate` in all three; of training they are the source.
+    """
 
     head: Any
     weights: Array

@@ -190,6 +190,15 @@ def test_every_path_of_the_architecture_page_exists() -> None:
             assert inside or (ROOT / name).exists() or (PACKAGE / name).exists(), f"{name} in: {line}"
 
 
+def test_every_module_that_the_source_names_exists() -> None:
+    """In docstrings and comments, where a file is named by the end of its path."""
+    modules = [file.as_posix() for file in PACKAGE.rglob("*.py")]
+    for module in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"[\w/]+\.py\b", module.read_text()):
+            there = (ROOT / name).exists() or any(each.endswith(f"/{name}") for each in modules)
+            assert there, f"{name} in {module.relative_to(PACKAGE)}"
+
+
 @on_every_page(ARCHITECTURE, DOCS / "theory.md", DOCS / "notation.md")
 def test_every_class_it_names_exists(page: Path) -> None:
     source = "\n".join(file.read_text() for file in PACKAGE.rglob("*.py"))

@@ -449,7 +449,7 @@ class Estimation:
 
     @cached_property
     def samples_rows(self) -> bool:
-        """As for a declared distance between populations."""
+        """An estimate is of a distance between populations, so a sampling term is always due."""
         return True
 
     def __str__(self) -> str:

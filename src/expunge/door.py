@@ -237,7 +237,7 @@ def _require_estimate(
 def _ask_network(
     subject: NetworkSubject, forget: Any, surrogate: Any, promise: Promise, deposit: Deposit | None
 ) -> Request:
-    """Of a network, whose examples are made ready by the subject; only of a convex loss can a survey tell anything."""
+    """A request about a network, whose subject makes examples ready; only convex losses are worth a survey."""
     record, distance, convex = subject.record, promise.distance, subject.head.about.convex
     if deposit is not None:
         require_none_with_deposit({"surrogate": surrogate})

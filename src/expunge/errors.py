@@ -58,7 +58,7 @@ class ExpungeError(Exception):
         super().__init__(f"{self.found}; {self.required}. {self.remedy}")
 
     def __reduce__(self) -> tuple[type[ExpungeError], tuple[object, ...]]:
-        """Its parts, for a pickle: another process must be able to raise it."""
+        """The error's parts, for a pickle: another process must be able to raise it."""
         return type(self), (self.found, self.required, self.remedy)
 
 

@@ -99,7 +99,7 @@ class Noise:
 
     @property
     def length(self) -> float:
-        """Root of the mean square of its plain length."""
+        """Root of the mean square of the noise's plain length."""
         return self.shape.length(self.scale)
 
     def centre(self, values: NDArray[np.float64]) -> bytes:

@@ -347,7 +347,7 @@ class SurrogateEvidence(RowsEvidence):
         return RetainedEquation(request.head, request.weights, request.forgotten, request.surrogate, n_retain)
 
     def training_residual(self) -> Fact:
-        """As recorded."""
+        """Upper bound on the gradient's norm at training, as the model's record says it."""
         record = self.request.record
         assert record.residual is not None
         return Fact(record.residual, record.provenance)
@@ -457,7 +457,7 @@ def scale_of(trial: Request, measured: Measurement) -> float | None:
 
 
 def _longest_group(request: Request, n_rows: int, seed: int | None) -> Rows:
-    """Of some groups of surrogate rows the one with the longest gradient: what is hardest to hide."""
+    """The group of surrogate rows, out of `GROUPS` drawn, with the longest gradient: what is hardest to hide."""
     generator = np.random.default_rng(secrets.randbits(63) if seed is None else seed)
     if request.surrogate.n_mine != len(request.surrogate):
         raise DataError(

@@ -128,7 +128,7 @@ def power_of_four(value: float) -> float:
 
 
 def is_power_of_four(value: float) -> bool:
-    """Whether it is one.
+    """Whether a number is a power of four.
 
     >>> is_power_of_four(0.25), is_power_of_four(0.5), is_power_of_four(0.3)
     (True, False, False)
@@ -190,7 +190,7 @@ def log_deltas(epsilon: float, mus: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def log_delta(epsilon: float, mu: float) -> float:
-    """That of one.
+    """The logarithm of `delta(epsilon, mu)`, for a single mu.
 
     >>> round(math.exp(log_delta(1.0, 1.0)), 6)
     0.126937
@@ -251,13 +251,13 @@ class AveragedDelta:
 
     @staticmethod
     def of(radius: float, tail: Tail, delta: float) -> AveragedDelta:
-        """For noise that aims at this delta."""
+        """The mean for a region with this radius and tail, on a grid for noise that aims at this delta."""
         end = tail.quantile(max(1e-5 * delta, SMALLEST_TAIL))
         points = np.concatenate([[0.0], np.linspace(min(tail.expected, end), end, AVERAGED_POINTS)])
         return AveragedDelta(radius, points, tail.above(points))
 
     def at(self, epsilon: float, sigma: float) -> float:
-        """The upper sum."""
+        """The averaged delta of noise of this sigma, from above: the upper sum over the grid."""
         if not math.isfinite(self.radius) or not math.isfinite(float(self.points[-1])):
             return 1.0
         deltas = np.exp(log_deltas(epsilon, (self.radius + self.points) / sigma))

@@ -120,7 +120,7 @@ class Region:
         return replace(self, terms={**self.terms, name: value})
 
     def held(self, failure: float) -> Region:
-        """Without a tail: larger by what its deviation exceeds with at most this probability."""
+        """The region without its tail, larger by what the deviation exceeds with at most this probability."""
         if self.tail is None:
             return self
         sampling = self.terms["sampling"] + self.tail.quantile(failure)

@@ -82,7 +82,7 @@ class Claim:
 
     @property
     def provenance(self) -> str:
-        """That of the weakest fact, the distance included."""
+        """The provenance of the weakest fact, the distance included."""
         return weakest([self.distance.provenance, *(fact.provenance for fact in self.facts.values())])
 
 
@@ -190,7 +190,7 @@ def kept_failures(delta: float, distance: Distance) -> dict[str, float]:
 
 
 def route_failure(delta: float, distance: Distance) -> float:
-    """Of what is spent on surrogate rows beside a deposit, the share of each route: they have a say in which is taken.
+    """What each route may spend of delta on surrogate rows beside a deposit: they have a say in which route is taken.
 
     >>> route_failure(0.5, Distance("same", 0.0)) * MOST_ROUTES
     0.2

@@ -62,7 +62,7 @@ class Document:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Document):
-    """A dossier."""
+    """A dossier: the private part of a certificate, with every number."""
 
     def __repr__(self) -> str:
         """What a notebook or a log may keep: no nonce, and no number that tells who left."""
@@ -70,7 +70,7 @@ class Certificate(Document):
 
     @property
     def model_sha256(self) -> str:
-        """Of the published model's file."""
+        """Digest of the published model's file."""
         return str(self.content["model"]["after"]["sha256"])
 
     @property

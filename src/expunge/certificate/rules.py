@@ -174,7 +174,7 @@ class Inspection:
 
     @property
     def record(self) -> TrainingRecord:
-        """The published model's."""
+        """The training record in the published model's file."""
         return self.model.record
 
     @property
@@ -271,7 +271,7 @@ def words_of(side: Side) -> str:
 
 
 def value_of(side: Side, seen: Inspection) -> Any:
-    """What a side comes to."""
+    """The value of a side of a rule, for this file."""
     if isinstance(side, str):
         return seen[side]
     return side.of(seen) if isinstance(side, Value) else side
@@ -318,7 +318,7 @@ def _row_bound(seen: Inspection) -> float:
 
 
 def _l2(seen: Inspection, rows: float) -> float:
-    """That of so many rows: a fixed C is shared by fewer, l2 stays as it is."""
+    """The l2 that so many rows have: a fixed C is shared by fewer, l2 itself stays as it is."""
     model = seen["model"]
     return 1.0 / (number(model["fixed_c"]) * rows) if "fixed_c" in model else float(number(model["l2"]))
 

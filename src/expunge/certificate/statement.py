@@ -41,7 +41,7 @@ Part = TypeVar("Part", bound=Document)
 
 @dataclass(frozen=True)
 class Statement(Document):
-    """A statement."""
+    """A statement: the public part of a certificate."""
 
     @property
     def mu(self) -> float:
@@ -50,7 +50,7 @@ class Statement(Document):
 
     @property
     def model_sha256(self) -> str:
-        """Of the published model's file."""
+        """Digest of the published model's file."""
         return str(self.content["model"]["sha256"])
 
 

@@ -113,7 +113,7 @@ class Command(click.Command):
     sections: dict[str, str]  # of each parameter, by its name
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it; an option that is missing is said with what it is for, a word too many with the reason."""
+        """Parse as click does; a missing option is said with what it is for, a word too many with the reason."""
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
@@ -206,7 +206,7 @@ class CommandGroup(click.Group):
         return self.commands.get(cmd_name)
 
     def main(self, *args: Any, **settings: Any) -> Any:
-        """As click does it; usage errors are printed here, and standard error may be full too."""
+        """Run as click does; usage errors are printed here, and standard error may be full too."""
         try:
             return super().main(*args, **settings)
         except OSError:
@@ -214,7 +214,7 @@ class CommandGroup(click.Group):
             sys.exit(LOST)
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        """As click does it; help and version are printed here, and standard output may be full."""
+        """Begin as click does; help and version are printed here, and standard output may be full."""
         with printing():
             return super().make_context(*args, **settings)
 

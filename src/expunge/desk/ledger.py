@@ -49,7 +49,7 @@ class Body:
     entry_kind: ClassVar[str]
 
     def to_text(self) -> str:
-        """As it stands in the ledger: JSON with sorted keys and no spaces."""
+        """The entry's body as it stands in the ledger: JSON with sorted keys and no spaces."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> Json:

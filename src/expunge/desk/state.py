@@ -64,7 +64,7 @@ class KeyedBytes:
         self._given = 0
 
     def __call__(self, count: int) -> bytes:
-        """So many bytes more."""
+        """The next `count` bytes of the stream."""
         self._given += count
         if self._given > MOST_BYTES:
             raise ValueError(f"{self._given:,} bytes of one stream; there are {MOST_BYTES:,}")
@@ -124,7 +124,7 @@ class State:
 
     @property
     def record(self) -> TrainingRecord:
-        """Of what is left of the source."""
+        """The training record of what is left of the source."""
         assert self.model.record is not None
         if self.deposit is not None:
             numbers = self.deposit.numbers

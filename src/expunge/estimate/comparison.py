@@ -251,7 +251,7 @@ def prepare_sets(
 
 
 def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
-    """As many rows, at random, as there is time for."""
+    """A random choice of the rows: as many as there is time for."""
     if budget.seconds is None:
         return rows
     # as many in every run with the same time, unless reading alone took most of it

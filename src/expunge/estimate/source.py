@@ -200,7 +200,7 @@ class SampledSource:
 
     @property
     def features(self) -> Tensor:
-        """Without the constant feature of a bias."""
+        """The drawn rows' features, without the constant one of a bias."""
         return self.rows.features[:, : self.n_features]
 
 

@@ -68,7 +68,7 @@ class NetworkHead:
         return rows
 
     def dense_pays(self, rows: Any) -> bool:
-        """No."""
+        """Whether forming the Hessian pays: never for a network."""
         return False
 
     def _blocks(self, count: int) -> Iterator[slice]:
@@ -188,7 +188,7 @@ class ModuleObjective(NetworkHead):
         return inputs
 
     def as_predicted(self, rows: Examples) -> Examples:
-        """The same inputs with the trained network's own probabilities in the labels' place.
+        """The rows' inputs, with the trained network's own probabilities in the labels' place.
 
         A network fits the labels it was trained on better than others, and with those of others the curvature at the
         trained weights has negative directions that the source's has not. With its own the loss of these rows is at

@@ -93,7 +93,7 @@ class Lengths:
 
 
 def scaling_of(norms: Array, max_norm: float) -> Scaling:
-    """Of rows that are all at hand.
+    """How many of these rows, all at hand, are longer than the norm bound, and by how much.
 
     >>> scaling_of(np.array([1.0, 1.0, 4.0, 4.0]), 1.0).share
     0.5
@@ -167,7 +167,7 @@ class RowSet(ABC):
     @property
     @abstractmethod
     def dtype(self) -> Dtype:
-        """Of the features; weights are float64 whatever it is."""
+        """The dtype of the features; weights are float64 whatever it is."""
 
     @property
     @abstractmethod
@@ -182,7 +182,7 @@ class RowSet(ABC):
     @property
     @abstractmethod
     def largest_weight(self) -> float:
-        """1 without weights."""
+        """The largest weight of a row; 1 without weights."""
 
     @property
     @abstractmethod
@@ -204,7 +204,7 @@ class RowSet(ABC):
 
     @property
     def n_expected(self) -> int | None:
-        """The same, where it is known before the first pass."""
+        """How many of the rows this process goes over, where that is known before the first pass."""
         return self.n_mine
 
     @abstractmethod

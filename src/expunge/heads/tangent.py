@@ -374,7 +374,7 @@ class JacobianRidge(Ridge):
         return float(weights.norm()) * self.row_bound + self.longest_target
 
     def rounding(self, weights: Tensor, rows: Sized) -> float:
-        """Of a mean gradient: K terms an example are summed, and J and f are off by what the network loses."""
+        """Bound on what float64 loses of a mean gradient: in summing K terms an example, and by the network in J, f."""
         size = float(weights.norm())
         terms = len(rows) * self.outputs + self.n_features + LOST_TWICE + 64
         lost = self.row_bound * terms * (self.residual_sup(weights) + self.row_bound * size)

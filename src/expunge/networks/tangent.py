@@ -117,12 +117,12 @@ def objective_of(network: nn.Module, model: TangentModel, block: int, device: st
 
 
 def network_digest(network: nn.Module, names: tuple[str, ...]) -> str:
-    """Of a network and of the parameters that its tangent weights stand for."""
+    """Digest of a network and of the names of the parameters that its tangent weights stand for."""
     return hashlib.sha256(f"{module_digest(network)}\n{chr(10).join(names)}".encode()).hexdigest()
 
 
 def weights_digest(weights: Tensor) -> str:
-    """Of the weights' bytes."""
+    """Digest of the weights' bytes."""
     return hashlib.sha256(weights.contiguous().numpy().tobytes()).hexdigest()
 
 

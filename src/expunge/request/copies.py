@@ -146,7 +146,7 @@ class Multiplicities:
         return chosen
 
     def _merge(self) -> None:
-        """Those that wait, counted with the others."""
+        """Count the fingerprints that wait with the others."""
         counts = np.concatenate([self._counts, np.ones(sum(map(len, self._waiting)), np.int64)])
         self._prints, place = np.unique(np.concatenate([self._prints, *self._waiting]), return_inverse=True)
         self._counts, self._waiting = np.bincount(place, counts, len(self._prints)).astype(np.int64), []

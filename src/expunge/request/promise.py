@@ -83,7 +83,7 @@ class Series:
         )
 
     def described(self) -> dict[str, object]:
-        """What a certificate tells about its place."""
+        """What a certificate says of its place in the series."""
         place: dict[str, object] = {"planned": self.planned, "position": self.position, "ledger_head": self.head}
         return place | ({"another_person": self.others} if self.others else {})
 
@@ -411,7 +411,7 @@ DTYPES = ("float64", "float32")
 
 @dataclass(frozen=True)
 class Execution:
-    """How it is computed.
+    """How a deletion is computed: what changes only speed and memory.
 
     `dtype` is what surrogate rows are kept in (evidence is summed in float64 either way), `memory` (`1.5GB`) a limit
     for this process: a stream that does not fit is read anew in each pass. In a `group` each process goes over its own

@@ -108,7 +108,7 @@ class Past:
         return sum(self.counts)
 
     def with_rows(self, gradients: Array, counts: tuple[int, ...]) -> Past:
-        """After some more were forgotten."""
+        """The past once some more rows are forgotten."""
         added = tuple(one + other for one, other in zip(self.counts, counts, strict=True))
         return Past(self.gradients + put(gradients, self.gradients), added)
 
@@ -140,7 +140,7 @@ def anchored_bytes(model: LinearModel, past: Past) -> bytes:
 
 
 def read_anchored(path: Path) -> tuple[LinearModel, Past]:
-    """Read such a file back."""
+    """Read the private file of a series: the trained model, and what was forgotten since."""
     tensors, metadata = read_safetensors(file_bytes(path, "the state"), path)
     try:
         record = TrainingRecord.from_json(metadata[METADATA_KEY], str(path))
@@ -200,7 +200,7 @@ class NetworkSubject(Subject, Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is said of every deletion from it."""
+        """Notes on every deletion from this network."""
 
     def rows(self, arrays: tuple[Any, Any], name: str) -> Any:
         """Inputs and labels as the head takes them."""
@@ -400,7 +400,7 @@ def retained_counts(request: Request) -> list[int]:
 
 
 def described_sizes(request: Request, distance: Distance) -> Json:
-    """Of the sets and of the model; `distance` is the one that was used, and may do without a surrogate."""
+    """How large sets and model are; `distance` is the one that was used, and may do without a surrogate."""
     return {
         "n_source": request.n_source,
         "n_forget": request.n_forget,
@@ -413,7 +413,7 @@ def described_sizes(request: Request, distance: Distance) -> Json:
 
 
 def described_data(request: Request, distance: Distance) -> Json:
-    """Of the rows; nothing where the loss is not convex, since no bound follows from them."""
+    """What a certificate says of the rows; nothing where the loss is not convex, since no bound follows from them."""
     if not request.head.about.convex:
         return {}
     given = request.surrogate is not None and distance.law.stands_in

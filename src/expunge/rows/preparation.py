@@ -255,7 +255,7 @@ class Preparation:
         return tuple(column.column for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
+        """The preparation as it stands in a record."""
         columns = [asdict(column) for column in self.columns]
         return {
             "label": self.label,
@@ -268,7 +268,7 @@ class Preparation:
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Preparation:
-        """From a record, which has checked it."""
+        """The preparation that stands in a record, which has checked it."""
         columns = tuple(
             Number(**each)
             if each["kind"] == "number"
@@ -292,7 +292,7 @@ class Preparation:
         return features
 
     def labels(self, table: Table, label: str | None = None) -> Array:
-        """Its labels, as they were at training: numbers or text."""
+        """A table's labels, as they were at training: numbers or text."""
         require_columns(table.name, table.names, [label or self.label], "the label column is needed", LABELLED)
         return table.labels(label or self.label, self.text_labels)
 
@@ -484,7 +484,7 @@ def _learn_numbers(kinds: _Kinds) -> list[Number]:
 
 
 def _learn_categories(kinds: _Kinds, rare: int) -> list[Category]:
-    """Of each column of words the values that have a feature: those of `rare` rows, and no more than can be many."""
+    """For each column of words the values that get a feature: those that `rare` rows have, at most `MOST_VALUES`."""
     learnt = []
     for name, words in kinds.words.items():
         listed = [*words.listed(), MISSING]

@@ -66,7 +66,7 @@ class Share:
     size: int = 1
 
     def of(self, count: int) -> range:
-        """Its share of `count` things, as equal as can be."""
+        """This process's share of `count` things, as equal as can be."""
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
@@ -133,7 +133,7 @@ class Stream:
         return None if self.n_rows is None or self.n_features is None else 8 * self.n_rows * self.n_features
 
     def mapped(self, change: Callable[[Any, Any], Chunk], names: tuple[str, ...] | None = None) -> Stream:
-        """The same rows, each chunk changed by a function; `names` are what the columns are called then."""
+        """The stream with each chunk changed by a function; `names` are what the columns are called then."""
         return replace(self, read=lambda share: (change(*chunk) for chunk in self.read(share)), feature_names=names)
 
 

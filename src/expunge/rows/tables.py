@@ -502,7 +502,7 @@ def open_parquet(path: Path) -> tuple[Any, pa.Schema]:
 
 
 def _read_parquet(path: Path, metadata: Any, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
-    """These columns, whole."""
+    """Read these columns of a Parquet file, whole."""
     require_fits(8 * max(metadata.num_rows, 0) * len(columns), path, "the table")
     return _read_batches(parquet_batches(path, metadata, schema, columns, range(metadata.num_row_groups)), path)
 
@@ -550,7 +550,7 @@ def has_lists(path: Path) -> bool:
 
 
 def _read_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequence[str] | None = None) -> Table:
-    """All cells as text."""
+    """Read a CSV file, all cells as text."""
     packed, separator = "gzip" if path.suffix.lower() == ".gz" else None, ","
     require_fits(path.stat().st_size, path, "the text")
     try:
@@ -643,7 +643,7 @@ def is_frame(values: object) -> bool:
 
 
 def frame_names(frame: Any) -> tuple[str, ...]:
-    """The names of its columns."""
+    """The names of a frame's columns."""
     names = getattr(frame, "column_names", None)  # Arrow's; its `columns` are the values
     return tuple(map(str, names or (frame if isinstance(frame, Mapping) else frame.columns)))
 

@@ -61,7 +61,7 @@ TENSORS = True  # on the processor rows and weights are tensors too; numpy's arr
 
 
 def is_tensor(value: object) -> bool:
-    """Whether this is torch's; imports nothing."""
+    """Whether a value is a tensor of torch; imports nothing."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -112,7 +112,7 @@ def dtype_name(dtype: Dtype) -> str:
 
 
 def is_double(dtype: Dtype) -> bool:
-    """Whether it is float64."""
+    """Whether a type, of either engine, is float64."""
     return dtype_name(dtype) == "float64"
 
 
@@ -131,7 +131,7 @@ def engine_dtype(name: str, device: Device) -> Dtype:
 
 
 def on_cpu(device: Device) -> bool:
-    """Whether it is the processor's own memory."""
+    """Whether a device is the processor, with its own memory."""
     return getattr(device, "type", device) == "cpu"
 
 
@@ -194,7 +194,7 @@ def contiguous(array: Array) -> Array:
 
 
 def size(array: Array) -> int:
-    """How many entries it has."""
+    """How many entries an array has."""
     return math.prod(array.shape)
 
 

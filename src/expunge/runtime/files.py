@@ -76,7 +76,7 @@ def opened_plain(path: Path, limit: int, what: str) -> Iterator[BufferedReader]:
 
 
 def plain_bytes(path: Path, limit: int, what: str) -> bytes:
-    """All of such a file."""
+    """All bytes of a file in somebody else's folder (see `opened_plain`)."""
     with opened_plain(path, limit, what) as stream:
         return stream.read(limit)
 

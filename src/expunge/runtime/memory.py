@@ -130,7 +130,7 @@ class Memory:
         return memory if limit_wanted is None else memory.less(0)
 
     def less(self, n_bytes: int) -> Memory:
-        """The same, with that much more in use; refuses if nothing is left."""
+        """This memory with so much more of it in use; refuses if nothing is left."""
         less = replace(self, used=self.used + n_bytes)
         if less.spare <= 0:
             raise OptionError(

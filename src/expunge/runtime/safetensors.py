@@ -48,7 +48,7 @@ class StoredTensor:
 
     @property
     def values(self) -> Array:
-        """As an array that shares the file's bytes; bfloat16 is widened to float32, which loses nothing."""
+        """The tensor as an array that shares the file's bytes; bfloat16 is widened to float32, which loses nothing."""
         stored: Array = np.frombuffer(self.raw, raw_type(self.kind)).reshape(self.shape)
         return (stored.astype(np.uint32) << 16).view(np.float32) if self.kind == BFLOAT16 else stored
 
@@ -81,7 +81,7 @@ def stored_tensors(content: bytes | bytearray, path: Path) -> tuple[dict[str, St
 
 
 def read_safetensors(content: bytes | bytearray, path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """The same, tensors as arrays."""
+    """The tensors of a safetensors file as arrays, and its metadata."""
     tensors, metadata = stored_tensors(content, path)
     return {name: tensor.values for name, tensor in tensors.items()}, metadata
 

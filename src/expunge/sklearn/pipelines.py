@@ -254,7 +254,7 @@ def _learnt_digest(step: Any) -> str:
 
 
 def _digest(learnt: Any) -> str:
-    """Of lists, numbers and words, so that what is equal is written alike; of anything else the class alone counts."""
+    """Digest of lists, numbers and words; what is equal is written alike. Of anything else the class alone counts."""
 
     def plain(value: Any) -> Any:
         return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__

@@ -37,7 +37,7 @@ class SymmetricOperator(Protocol):
         """The map's value."""
 
     def dense(self) -> Array:
-        """Its matrix, one row and column a weight."""
+        """The map's matrix, one row and column a weight."""
 
     def precondition(self, residual: Array) -> Array:
         """Roughly the map's inverse, symmetric and positive definite."""
@@ -172,7 +172,7 @@ def solve_conjugate(
 def _run(
     operator: SymmetricOperator, right: Array, tolerance: float, shift: float, advance: Advance
 ) -> tuple[Array, int, float | None]:
-    """One run.
+    """Conjugate gradients with one shift: the solution, iterations, and None.
 
     The third value is the offending Rayleigh quotient where the shifted operator is not positive definite.
     """

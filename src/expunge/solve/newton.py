@@ -75,7 +75,7 @@ class Equation(Protocol):
 def solve_linear(
     operator: SymmetricOperator, right: Array, manner: Manner, tolerance: float, advance: Advance = unwatched
 ) -> LinearSolution:
-    """Whichever of the two ways is wanted."""
+    """Solve a linear system in the wanted manner: by factorising, or by conjugate gradients."""
     if manner.dense:
         return solve_dense(operator, right)
     return solve_conjugate(operator, right, tolerance, manner.working, advance)

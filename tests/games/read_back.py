@@ -234,7 +234,7 @@ def by_rounding(seen: Seen, people: Rows) -> Array:
     third = seen.deposit.sums.third
     if third is not None:
         sizes = np.sqrt(np.maximum(np.diag(seen.deposit.gram.mean.numpy()), 0.0))
-        parts = [part.numpy() for part in threes(width)]
+        parts = threes(width)
         few = sizes[parts[0]] * sizes[parts[1]] * sizes[parts[2]] * TINY
         tiny = ((third.numpy() != 0.0) & (np.abs(third.numpy()) < few)).sum(axis=0)
         for part in parts:

@@ -17,6 +17,7 @@ from expunge.runtime import arrays
 GENERATOR = np.random.default_rng(1)
 TALL = GENERATOR.standard_normal((7, 3))
 SQUARE = TALL.T @ TALL + np.eye(3)
+STACK = np.stack([SQUARE, 2.0 * SQUARE])
 FAR = np.array([[-800.0, 0.0, 800.0], [3.0, -1e-9, 50.0]])
 BOTH: list[Callable[[Any], Any]] = [
     lambda make: arrays.softmax(make(FAR)),
@@ -26,6 +27,10 @@ BOTH: list[Callable[[Any], Any]] = [
     lambda make: arrays.softmax(make(TALL.T.copy()).T),
     lambda make: arrays.norm(make(TALL)),
     lambda make: arrays.add_product(make(SQUARE.copy()), make(TALL).T, make(TALL)),
+    lambda make: arrays.add_scaled(make(SQUARE.copy()), -0.5, make(SQUARE)),
+    lambda make: arrays.add_scaled(make(SQUARE.copy()), -0.5, make(TALL[0].copy())),
+    lambda make: arrays.take_into(make(np.zeros(3)), make(TALL[0].copy()), make(np.array([2, 0, 2]))),
+    lambda make: arrays.to_device(make(TALL), make(TALL).device),
     lambda make: arrays.add_to_diagonal(make(SQUARE.copy()), 2.0),
     lambda make: arrays.add_to_diagonal(make(np.stack([SQUARE, SQUARE])), 2.0),
     lambda make: arrays.add_to_diagonal(make(SQUARE.copy()), make(TALL[0].copy())),
@@ -34,7 +39,11 @@ BOTH: list[Callable[[Any], Any]] = [
     lambda make: arrays.cholesky_inverse(arrays.cholesky(make(SQUARE))),
     lambda make: arrays.solve_triangular(arrays.cholesky(make(SQUARE)), make(TALL.T.copy())),
     lambda make: arrays.solve_triangular(arrays.cholesky(make(SQUARE)).T, make(TALL.T.copy()), upper=True),
+    lambda make: arrays.cholesky(make(STACK)),
+    lambda make: arrays.solve_triangular(arrays.cholesky(make(STACK)), make(np.stack([TALL.T, TALL.T]))),
+    lambda make: arrays.solve_triangular(arrays.cholesky(make(STACK)).mT, make(STACK), upper=True),
     lambda make: make(SQUARE)[arrays.upper_triangle(3, make(SQUARE))],
+    lambda make: make(SQUARE)[arrays.lower_triangle(3, make(SQUARE))],
     lambda make: arrays.cast(make(TALL), "float32"),
     lambda make: arrays.double(arrays.cast(make(TALL), "float32")),
     lambda make: arrays.put([1.0, 2.0], make(TALL)),
@@ -59,6 +68,7 @@ def test_both_engines_agree(compute: Callable[[Any], Any]) -> None:
 )
 def test_a_matrix_that_is_not_positive_definite_has_no_factor(make: Any, odd: Any) -> None:
     assert arrays.cholesky(make(odd)) is None
+    assert arrays.cholesky(make(np.stack([np.eye(len(odd)), odd]))) is None
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])

@@ -14,15 +14,29 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpstrf
-from torch import Tensor
 
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
 from expunge.heads.tangent import JacobianRows
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    add_product,
+    add_scaled,
+    add_to_diagonal,
+    cholesky,
+    copy,
+    double,
+    namespace,
+    namespace_of,
+    norm,
+    put,
+    solve_triangular,
+    to_device,
+    to_numpy,
+    zeros,
+)
 from expunge.solve.linear import lanczos
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -37,7 +51,7 @@ PANELS = 16  # that a product of triangular factors is made in
 class Blocks:
     """`values` is b x q x q, symmetric; `joint` where one block holds all K d weights."""
 
-    values: Tensor
+    values: Array
     joint: bool
 
     @property
@@ -45,69 +59,65 @@ class Blocks:
         """Rows of a block."""
         return int(self.values.shape[-1])
 
-    def columns(self, weights: Tensor) -> Tensor:
+    def columns(self, weights: Array) -> Array:
         """K x d weights as columns that the blocks act on, b x q x k: one block that serves all has one a class."""
         if self.joint:
             return weights.reshape(1, -1, 1)
         return weights.T[None] if len(self.values) == 1 else weights[..., None]
 
-    def from_columns(self, columns: Tensor, like: Tensor) -> Tensor:
+    def from_columns(self, columns: Array, like: Array) -> Array:
         """The way back, K x d."""
         return (columns if self.joint or len(self.values) > 1 else columns.mT).reshape(like.shape)
 
-    def product(self, weights: Tensor) -> Tensor:
+    def product(self, weights: Array) -> Array:
         """The matrix times the weights, K x d."""
         return self.from_columns(self.values @ self.columns(weights), weights)
 
-    def form(self, weights: Tensor) -> float:
+    def form(self, weights: Array) -> float:
         """`w' A w`."""
         return float((weights * self.product(weights)).sum())
 
-    def plus(self, other: Tensor | float) -> Blocks:
+    def plus(self, other: Array | float) -> Blocks:
         """With a number or a vector of numbers added to the diagonal of every block."""
-        values = self.values.clone()
-        values.diagonal(dim1=-2, dim2=-1).add_(other)
-        return Blocks(values, self.joint)
+        return Blocks(add_to_diagonal(copy(self.values), other), self.joint)
 
     def combined(self, own: float, other: Blocks, factor: float) -> Blocks:
         """`own A + factor B`."""
-        return Blocks((self.values * own).add_(other.values, alpha=factor), self.joint)
+        return Blocks(add_scaled(self.values * own, factor, other.values), self.joint)
 
     def times(self, factor: float) -> Blocks:
         return Blocks(self.values * factor, self.joint)
 
-    def on(self, device: torch.device) -> Blocks:
-        return Blocks(self.values.to(device), self.joint)
+    def on(self, device: Device) -> Blocks:
+        return Blocks(to_device(self.values, device), self.joint)
 
     @property
-    def diagonal(self) -> Tensor:
-        """Of each block, b x q."""
-        return self.values.diagonal(dim1=-2, dim2=-1)
+    def diagonal(self) -> Array:
+        """Of each block, b x q, to be read."""
+        return namespace(self.values).linalg.diagonal(self.values)
 
     @property
     def largest_entry(self) -> float:
-        return float(self.values.abs().max())
+        return float(abs(self.values).max())
 
     @property
     def frobenius(self) -> float:
         """Of the largest block."""
-        return float(self.values.norm(dim=(-2, -1)).max())
+        return float(np.max([norm(each) for each in self.values]))
 
     @property
     def trace(self) -> float:
         """Sum of the sizes on the diagonal, of the largest block."""
-        return float(self.diagonal.abs().sum(dim=-1).max())
+        return float(abs(self.diagonal).sum(axis=-1).max())
 
     def row_sum(self) -> float:
         """Upper bound on the largest eigenvalue's size: the largest sum of sizes along a row."""
-        return float(self.values.abs().sum(dim=-1).max()) * (1.0 + 2.0**-40)
+        return float(abs(self.values).sum(axis=-1).max()) * (1.0 + 2.0**-40)
 
 
-def factored(matrix: Blocks) -> Tensor | None:
+def factored(matrix: Blocks) -> Array | None:
     """Cholesky factors, b x q x q lower triangular; None where there is none."""
-    factors, failed = torch.linalg.cholesky_ex(matrix.values)
-    finite = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()
-    return None if bool(failed.any()) or not bool(finite) else factors
+    return cholesky(matrix.values)
 
 
 def cholesky_error(matrix: Blocks) -> float:
@@ -122,15 +132,15 @@ def is_definite(matrix: Blocks, lost: float = 0.0, *, in_place: bool = False) ->
     """
     if not in_place:
         matrix = matrix.plus(0.0)
-    matrix.diagonal.sub_(cholesky_error(matrix) + lost)
+    add_to_diagonal(matrix.values, -(cholesky_error(matrix) + lost))
     return factored(matrix) is not None
 
 
-def square_of(factor: Tensor) -> Tensor:
+def square_of(factor: Array) -> Array:
     """`L L'` of lower triangular factors, symmetric to the last bit, in a sixth of a full product's arithmetic."""
-    size = factor.shape[-1]
+    size, xp = factor.shape[-1], namespace(factor)
     step = max(SMALL, -(-size // PANELS))
-    product = torch.empty_like(factor)
+    product = xp.empty(factor.shape, dtype=factor.dtype, device=factor.device)
     for start in range(0, size, step):
         stop = min(start + step, size)
         panel = factor[:, start:, :stop] @ factor[:, start:stop, :stop].mT
@@ -138,15 +148,13 @@ def square_of(factor: Tensor) -> Tensor:
         product[:, start:stop, start:] = panel.mT
     for start in range(0, size, step):  # a panel's own square is a product of two that may round otherwise
         own = product[:, start : start + step, start : start + step]
-        own.copy_(own.tril() + own.tril(-1).mT)
+        own[...] = xp.tril(own) + xp.tril(own, k=-1).mT
     return product
 
 
-def inverse_of(factor: Tensor) -> Tensor:
+def inverse_of(factor: Array) -> Array:
     """Of a lower triangular matrix."""
-    unit = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    inverse: Tensor = torch.linalg.solve_triangular(factor, unit, upper=False)
-    return inverse
+    return solve_triangular(factor, namespace(factor).eye(len(factor), dtype=factor.dtype, device=factor.device))
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ class Norm:
     """A positive definite matrix M with its factor L, from `M = L L'`."""
 
     matrix: Blocks
-    factor: Tensor
+    factor: Array
 
     @classmethod
     def of(cls, matrix: Blocks) -> Norm | None:
@@ -163,21 +171,19 @@ class Norm:
         factor = factored(matrix)
         return None if factor is None else cls(matrix, factor)
 
-    def half(self, columns: Tensor) -> Tensor:
+    def half(self, columns: Array) -> Array:
         """`L^-1` of columns."""
-        solution: Tensor = torch.linalg.solve_triangular(self.factor, columns, upper=False)
-        return solution
+        return solve_triangular(self.factor, columns)
 
-    def other_half(self, columns: Tensor) -> Tensor:
+    def other_half(self, columns: Array) -> Array:
         """`L'^-1` of columns."""
-        solution: Tensor = torch.linalg.solve_triangular(self.factor.mT, columns, upper=True)
-        return solution
+        return solve_triangular(self.factor.mT, columns, upper=True)
 
-    def solved(self, gradient: Tensor) -> Tensor:
+    def solved(self, gradient: Array) -> Array:
         """`M^-1 g`; two triangular solves are many times faster on a CPU than torch's `cholesky_solve`."""
         return self.matrix.from_columns(self.other_half(self.half(self.matrix.columns(gradient))), gradient)
 
-    def dual(self, gradient: Tensor) -> float:
+    def dual(self, gradient: Array) -> float:
         """Certain upper bound on `||g||_{M^-1}`; infinite where the factors say nothing.
 
         The factors' product L L' is at most `d` from M, hence at most `(1 + d/least) M`, and at least `least - d`; the
@@ -187,15 +193,15 @@ class Norm:
         if not self.least > 2.0 * error:
             return math.inf
         of_solve = 2.0 * (self.matrix.size + 4) * UNIT_ROUNDOFF * math.sqrt(2.0 * self.matrix.trace / self.least)
-        size = float(self.half(self.matrix.columns(gradient)).norm())
+        size = norm(self.half(self.matrix.columns(gradient)))
         return size * math.sqrt(1.0 + error / self.least) * (1.0 + 2.0 * of_solve) * (1.0 + 2.0**-30)
 
     def most(self, other: Blocks, slack: float = 0.0, below: float = math.inf) -> float:
         """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found, or none `below`."""
 
-        def image(vectors: Tensor) -> Tensor:
+        def image(vectors: Array) -> Array:
             inner = self.other_half(vectors)
-            return self.half(torch.add(other.values @ inner, inner, alpha=slack))
+            return self.half(add_scaled(other.values @ inner, slack, inner))
 
         own, others = self.matrix.frobenius, other.frobenius + slack * math.sqrt(other.size)
 
@@ -234,14 +240,13 @@ def largest(matrix: Blocks) -> float:
     return bound * (1.0 + 2.0**-40) if math.isfinite(bound) else matrix.row_sum()
 
 
-def top_of(image: Callable[[Tensor], Tensor], like: Tensor) -> float:
+def top_of(image: Callable[[Array], Array], like: Array) -> float:
     """About the largest eigenvalue over all blocks: of small ones by all of them, else by Lanczos' iteration."""
-    blocks, size = like.shape[0], like.shape[-1]
+    blocks, size, xp = like.shape[0], like.shape[-1], namespace(like)
     if size <= SMALL:
-        whole = image(torch.eye(size, dtype=like.dtype, device=like.device).expand(blocks, size, size))
-        return float(torch.linalg.eigvalsh((whole + whole.mT) / 2).max())
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn((blocks, size, 1), dtype=torch.float64, generator=generator).to(like.device)
+        whole = image(xp.broadcast_to(xp.eye(size, dtype=like.dtype, device=like.device), (blocks, size, size)))
+        return float(xp.linalg.eigvalsh((whole + whole.mT) / 2).max())
+    start = put(np.random.default_rng(0).standard_normal((blocks, size, 1)), like)
     return lanczos(image, start, STEPS if blocks == 1 else 2 * STEPS)[0]
 
 
@@ -267,60 +272,59 @@ class Gram:
     parts, 3 x d x d; `support` counts the rows in which a feature is not zero, `off` those in which it was rounded."""
 
     count: int
-    parts: Tensor
-    support: Tensor
-    off: Tensor
+    parts: Array
+    support: Array
+    off: Array
 
     def without(self, gone: Gram) -> Gram:
         """Those of the rows that are left, to the last digit."""
         return Gram(self.count - gone.count, self.parts - gone.parts, self.support - gone.support, self.off - gone.off)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Array:
         """`G_R`, d x d: of features as they were rounded."""
         high, mixed, low = self.parts
-        mean: Tensor = (high * HALF**2 + mixed * HALF + low) * (GRID**2 / self.count)
-        return mean
+        return (high * HALF**2 + mixed * HALF + low) * (GRID**2 / self.count)
 
     @property
     def is_whole(self) -> bool:
         """Whether these are whole numbers that float64 holds exactly, and counts."""
-        counts = torch.stack([self.support, self.off])
+        xp = namespace(self.parts)
+        counts = xp.stack([self.support, self.off])
         return (
-            bool((self.parts == self.parts.round()).all() and (counts == counts.round()).all())
-            and float(self.parts.abs().max()) < EXACT_BELOW
+            bool((self.parts == xp.round(self.parts)).all() and (counts == xp.round(counts)).all())
+            and float(abs(self.parts).max()) < EXACT_BELOW
             and float(counts.min()) >= 0.0
         )
 
     @property
-    def unseen(self) -> Tensor:
+    def unseen(self) -> Array:
         """The features that are zero in every row, by number."""
-        return torch.nonzero(self.support == 0.0).reshape(-1)
+        return namespace(self.support).nonzero(self.support == 0.0)[0]
 
-    def on(self, device: torch.device) -> Gram:
-        return Gram(self.count, self.parts.to(device), self.support.to(device), self.off.to(device))
+    def on(self, device: Device) -> Gram:
+        return Gram(self.count, *(to_device(each, device) for each in (self.parts, self.support, self.off)))
 
 
 def gram_of(rows: RowSet) -> Gram:
     """Of these rows; weights of classes do not enter it."""
-    width = rows.n_features
-    parts = torch.zeros((3, width, width), dtype=torch.float64, device=rows.device)
-    support = torch.zeros(width, dtype=torch.float64, device=rows.device)
-    off = torch.zeros_like(support)
+    width, xp = rows.n_features, namespace_of(rows.dtype)
+    parts = xp.zeros((3, width, width), dtype=xp.float64, device=rows.device)
+    support, off = zeros(parts, (width,)), zeros(parts, (width,))
     for block in rows.blocks():
-        features = block.features.double()
+        features = double(block.features)
         high, low = split(features)
-        parts[0].addmm_(high.T, high)
+        add_product(parts[0], high.T, high)
         mixed = high.T @ low
         parts[1] += mixed + mixed.T
-        parts[2].addmm_(low.T, low)
-        support += (features != 0.0).sum(dim=0)
-        off += ((high * HALF + low) * GRID != features).sum(dim=0)
+        add_product(parts[2], low.T, low)
+        support += (features != 0.0).sum(axis=0)
+        off += ((high * HALF + low) * GRID != features).sum(axis=0)
     if isinstance(rows, JacobianRows):  # which a network may give with other last digits when they leave
         off = support
     made = Gram(len(rows), rows.total(parts), rows.total(support), rows.total(off))
     # every sum on the way, of whatever order, is at most the larger of two on the diagonal, or twice that
-    if not 2.0 * float(made.parts[[0, 2]].diagonal(dim1=-2, dim2=-1).max()) < EXACT_BELOW:
+    if not 2.0 * float(xp.linalg.diagonal(made.parts)[[0, 2]].max()) < EXACT_BELOW:
         raise DataError(
             f"second moments of {len(rows):,} rows that float64 does not hold exactly",
             "rows must be able to leave them without a trace",
@@ -329,28 +333,29 @@ def gram_of(rows: RowSet) -> Gram:
     return made
 
 
-def split(features: Tensor) -> tuple[Tensor, Tensor]:
+def split(features: Array) -> tuple[Array, Array]:
     """Features on the grid as `high HALF + low`, whole numbers of at most 15 bits; what is longer is cut off.
 
-    >>> high, low = split(torch.tensor([0.002, -100.0, 1e9], dtype=torch.float64))
+    >>> high, low = split(np.array([0.002, -100.0, 1e9]))
     >>> (high * HALF + low).tolist()
     [1.0, -51200.0, 536854527.0]
     """
     whole = _whole(features)
-    high = torch.floor((whole + HALF / 2) / HALF)
+    high = namespace(whole).floor((whole + HALF / 2) / HALF)
     return high, whole - high * HALF
 
 
-def _whole(features: Tensor) -> Tensor:
+def _whole(features: Array) -> Array:
     """On the grid, in its steps."""
-    limit = HALF / 2 - 1
-    return torch.round(features / GRID + OFFSET).clamp(-limit * HALF - limit, limit * HALF + limit)
+    xp, limit = namespace(features), HALF / 2 - 1
+    return xp.clip(xp.round(features / GRID + OFFSET), min=-limit * HALF - limit, max=limit * HALF + limit)
 
 
-def unsure(features: Tensor, away: Tensor) -> Tensor:
+def unsure(features: Array, away: Array) -> Array:
     """Rows of which a copy so far away, row by row, may have been rounded to another point of the grid."""
     farther = away[:, None] * (1.0 + 1e-9) + 1e-9 * GRID
-    return (_whole(features.double() - farther) != _whole(features.double() + farther)).any(dim=1)
+    features = double(features)
+    return (_whole(features - farther) != _whole(features + farther)).any(axis=1)
 
 
 def gram_share(head: LinearHead) -> float:
@@ -360,44 +365,49 @@ def gram_share(head: LinearHead) -> float:
     return 1.0 / head.n_classes if isinstance(head, Softmax) else 0.25
 
 
-def shape_of(head: LinearHead, gram: Gram, regulariser: Tensor) -> Tensor | None:
+def shape_of(head: LinearHead, gram: Gram, regulariser: Array) -> Array | None:
     """The factor of `M_0`, 1 x d x d lower triangular, one for all classes; None where it is not positive definite.
 
     `regulariser` is the diagonal of one class.
     """
     exponent = 1.0 if isinstance(head, Ridge) or len(gram.support) > FEW_FEATURES else POWER
     matrix = gram_share(head) * powered(gram.mean, exponent)
-    matrix.diagonal().add_(regulariser)
-    return factored(Blocks(matrix[None], joint=False))
+    return cholesky(add_to_diagonal(matrix, regulariser)[None])
 
 
-def powered(moments: Tensor, exponent: float) -> Tensor:
+def powered(moments: Array, exponent: float) -> Array:
     """`tau (G/tau)^t`, tau the mean eigenvalue: the same units whatever the power."""
     scale = float(moments.diagonal().mean())
     if exponent == 1.0 or scale == 0.0:
-        return moments.clone()
-    values, vectors = torch.linalg.eigh(moments / scale)
-    made: Tensor = (vectors * values.clamp(min=0.0) ** exponent) @ vectors.T
+        return copy(moments)
+    xp = namespace(moments)
+    values, vectors = xp.linalg.eigh(moments / scale)
+    made = (vectors * xp.clip(values, min=0.0) ** exponent) @ vectors.T
     return (made + made.T) * (scale / 2)
 
 
-def centred_shape(factor: Tensor, classes: int) -> Tensor:
+def centred_shape(factor: Array, classes: int) -> Array:
     """`M_0` as classes that compete see it, K d x K d: what is common to all of them is none of its business."""
-    unit = torch.eye(classes, dtype=factor.dtype, device=factor.device) - 1.0 / classes
-    return torch.kron(unit, factor[0] @ factor[0].T)
+    xp = namespace(factor)
+    unit = xp.eye(classes, dtype=factor.dtype, device=factor.device) - 1.0 / classes
+    return xp.kron(unit, factor[0] @ factor[0].T)
 
 
-def unused(gram: Gram) -> Tensor:
+def unused(gram: Gram) -> Array:
     """Directions that no row has any of, k x d, in whole numbers: a constant less all categories of a column is one.
 
     Of features alone whose values all lie on the grid: their second moments are those of the rows themselves, so that
     `G v = 0`, in whole numbers, says that `x'v` is zero in every row. What is so but for rounding is left out.
     """
-    exact = torch.nonzero((gram.off == 0.0) & (gram.support > 0.0)).reshape(-1).cpu()
-    none = torch.zeros((0, len(gram.off)), dtype=torch.float64)
+    from scipy.linalg import solve_triangular
+    from scipy.linalg.lapack import dpstrf
+
+    exact = to_numpy((gram.off == 0.0) & (gram.support > 0.0)).nonzero()[0]
+    none = zeros(gram.off, (0, len(gram.off)))
     if not 1 < len(exact) <= FEW_FEATURES:
         return none
-    moments = gram.mean.cpu()[exact][:, exact].numpy()
+    among = np.ix_(exact, exact)
+    moments = to_numpy(gram.mean)[among]
     sizes = np.sqrt(moments.diagonal())
     factor, order, rank, _ = dpstrf(moments / np.outer(sizes, sizes), tol=NEARLY, lower=1)
     basis, rest = order[:rank] - 1, order[rank:] - 1
@@ -407,10 +417,10 @@ def unused(gram: Gram) -> Tensor:
     vectors = np.zeros((len(rest), len(exact)))
     vectors[:, basis] = np.rint(shares * sizes[rest] / sizes[basis, None]).T
     vectors[np.arange(len(rest)), rest] = -1.0
-    vectors = vectors[_in_no_row(gram.parts.cpu()[:, exact][:, :, exact].numpy(), vectors)]
-    made = torch.zeros((len(vectors), len(gram.off)), dtype=torch.float64)
-    made[:, exact] = torch.from_numpy(vectors)
-    return made
+    vectors = vectors[_in_no_row(np.stack([part[among] for part in to_numpy(gram.parts)]), vectors)]
+    made = np.zeros((len(vectors), len(gram.off)))
+    made[:, exact] = vectors
+    return put(made, gram.off)
 
 
 def _in_no_row(parts: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -423,22 +433,22 @@ def _in_no_row(parts: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDAr
     return np.asarray(small & zero.all(axis=0))
 
 
-def rested(weights: Tensor, gram: Gram, regulariser: Tensor) -> tuple[Tensor, float]:
+def rested(weights: Array, gram: Gram, regulariser: Array) -> tuple[Array, float]:
     """Weights, K x d, with nothing in features and directions that no row has but what the regulariser puts there.
 
     No row's outputs change, and wherever the optimum of these rows is, it is so too: what else is there is of rows that
     went, or noise. Also by how much rounding leads away from that, in norm.
     """
-    made = weights.clone()
-    made[:, gram.unseen.to(weights.device)] = 0.0
-    directions = unused(gram).to(weights.device)
+    made, xp = copy(weights), namespace(weights)
+    made[:, put(gram.unseen, weights)] = 0.0
+    directions = put(unused(gram), weights)
     if not len(directions):
         return made, 0.0
     steep, lost = directions * regulariser, 0.0
     for _ in range(2):  # the second corrects the rounding of the first
-        shares = torch.linalg.solve(steep @ directions.T, steep @ made.T).T
+        shares = xp.linalg.solve(steep @ directions.T, steep @ made.T).T
         made = made - shares @ directions
-        lost += float((shares.abs() @ directions.abs()).norm()) + float(made.norm())
+        lost += norm(abs(shares) @ abs(directions)) + norm(made)
     return made, 2.0 * (len(directions) + 2) * UNIT_ROUNDOFF * lost
 
 

@@ -24,6 +24,7 @@ from expunge.request.sets import is_labelled, require_encoder
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.features import as_features, as_labels, require_width
 from expunge.rows.hashes import PRECISIONS, Matches, RowHashes, hash_rows, match_hashes
+from expunge.runtime.arrays import put
 
 # Whether rows are in what is left of a source, by their hashes: at which precision, and how often -------------------
 
@@ -297,7 +298,7 @@ def _cleared(sums: Sums, unseen: Tensor) -> Sums:
 
     third = sums.third
     if third is not None:
-        first, second, last = (part.to(third.device) for part in threes(width))
+        first, second, last = (put(part, third) for part in threes(width))
         third = torch.where((gone[first] | gone[second] | gone[last])[None], 0.0, third)
     return replace(
         sums,

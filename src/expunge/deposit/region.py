@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-
-import torch
-from torch import Tensor
+from functools import cached_property, partial
 
 from expunge.bounds.deposit import (
     EXACT,
@@ -30,6 +27,8 @@ from expunge.bounds.region import Region
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
 from expunge.distance import Distance
+from expunge.runtime.arrays import Array, add_to_diagonal, copy, namespace, size
+from expunge.runtime.arrays import norm as length_of
 
 # The step from the retained rows' sums: Newton's, and with third derivatives on to the root of a quadratic ----------
 # Softmax does not see what is added to all classes alike, and at the optimum the weights of all classes sum to zero
@@ -47,9 +46,9 @@ class Penalty:
     l2: float
     free: bool = False
 
-    def diagonal(self, like: Tensor) -> Tensor:
+    def diagonal(self, like: Array) -> Array:
         """Of the Hessian, K x d."""
-        values = torch.full_like(like, self.l2)
+        values = namespace(like).full_like(like, self.l2)
         if self.free:
             values[:, -1] = 0.0
         return values
@@ -63,25 +62,25 @@ class Setting:
     what is added to the direction common to all classes.
     """
 
-    anchor: Tensor
+    anchor: Array
     row_bound: float
     gauges: tuple[Gauge, ...]
     quadratic: bool
     shift_free: bool
     stiff: float = 0.0
 
-    def centred(self, weights: Tensor) -> Tensor:
+    def centred(self, weights: Array) -> Array:
         """Without what is common to all classes, where that is not seen."""
-        return weights - weights.mean(dim=0, keepdim=True) if self.shift_free else weights
+        return weights - weights.mean(axis=0) if self.shift_free else weights
 
     def stiffened(self, matrix: Blocks) -> Blocks:
         """With the direction common to all classes made stiff."""
         if not self.shift_free:
             return matrix
         classes, width = self.anchor.shape
-        values = matrix.values.clone()
-        view = values.view(classes, width, classes, width)
-        view.diagonal(dim1=1, dim2=3).add_(self.stiff / classes)
+        values = copy(matrix.values)
+        pairs = namespace(values).permute_dims(values.reshape(classes, width, classes, width), (0, 2, 1, 3))
+        add_to_diagonal(pairs, self.stiff / classes)
         return Blocks(values, matrix.joint)
 
     def penalised(self, matrix: Blocks, penalty: Penalty) -> Blocks:
@@ -100,10 +99,10 @@ class RetainedProblem:
     setting: Setting
     sums: Sums
     penalty: Penalty
-    shape: Tensor
+    shape: Array
 
     @cached_property
-    def gradient(self) -> Tensor:
+    def gradient(self) -> Array:
         """`g' + reg w`, classes centred."""
         anchor = self.setting.anchor
         return self.setting.centred(self.sums.gradient + self.penalty.diagonal(anchor) * anchor)
@@ -123,12 +122,12 @@ class RetainedProblem:
         """Whether `H' + reg` is positive definite."""
         return self._system is not None
 
-    def left(self, update: Tensor) -> Tensor:
+    def left(self, update: Array) -> Array:
         """`g' + (H' + reg) u`: what an update leaves of the linearised gradient."""
         return self.setting.centred(self.gradient + self.system.matrix.product(update))
 
     @cached_property
-    def linear_step(self) -> Tensor:
+    def linear_step(self) -> Array:
         """`u = -(H' + reg)^-1 g'`, refined."""
         centred, system = self.setting.centred, self.system
         update = centred(-system.solved(self.gradient))
@@ -136,7 +135,7 @@ class RetainedProblem:
             update = centred(update - system.solved(self.gradient + system.matrix.product(update)))
         return update
 
-    def third_order_step(self) -> tuple[Tensor, Tensor, int]:
+    def third_order_step(self) -> tuple[Array, Array, int]:
         """From the linear step on to `g' + (H' + reg) u + T'[u, u]/2 = 0`, what is left of it, and how many steps.
 
         By its Jacobian at the linear step, as far as that falls; where that is not definite, or leads no further, by
@@ -148,14 +147,14 @@ class RetainedProblem:
         left = self.setting.centred(self.left(update) + 0.5 * change.product(update))
         jacobian = Norm.of(system.matrix.combined(1.0, change, 1.0))
         ways = [system] if jacobian is None else [system, jacobian]
-        lost = (update.numel() + 32) * UNIT_ROUNDOFF * float(self.gradient.norm())
+        lost = (size(update) + 32) * UNIT_ROUNDOFF * length_of(self.gradient)
         rest = AT_REST * max(self.sums.gradient_error, lost)
         for step in range(1, MOST_STEPS):
-            if float(left.norm()) <= rest:
+            if length_of(left) <= rest:
                 return update, left, step
             further = self.setting.centred(update - ways[-1].solved(left))
             beyond = self.setting.centred(self.left(further) + pull(third, further, joint=joint))
-            if float(beyond.norm()) < float(left.norm()):
+            if length_of(beyond) < length_of(left):
                 update, left = further, beyond
             elif len(ways) == 1:
                 return update, left, step
@@ -183,7 +182,7 @@ class Solution:
     `steps` counts solutions of the system.
     """
 
-    update: Tensor
+    update: Array
     facts: DepositFacts
     residual: float
     surrogate: SurrogateFacts | None = None
@@ -247,15 +246,15 @@ class Routes:
     """
 
     problem: RetainedProblem
-    update: Tensor
-    left_over: Tensor
+    update: Array
+    left_over: Array
     lost: float = 0.0
     third: bool = False
     steps: int = 1
 
     def solutions(self, *, ties: bool = False) -> list[Solution]:
         """The finite regions of this update."""
-        left = float(self.left_over.norm())
+        left = length_of(self.left_over)
         finite = (facts for facts, _ in self.measurements(ties=ties) if math.isfinite(facts.size))
         return [Solution(self.update, facts, left, steps=self.steps) for facts in finite]
 
@@ -275,7 +274,7 @@ class Routes:
                     yield facts, norm
         if not self.problem.penalty.free:
             yield self.plain(), None
-        if self.update.numel() <= MANY:
+        if size(self.update) <= MANY:
             for _, index in long_rows if ties else sorted(long_rows)[:1]:
                 for factor in FACTORS:
                     yield from self.by_long_rows(index, factor)
@@ -339,7 +338,7 @@ class Routes:
         sums, l2 = self.problem.sums, self.problem.penalty.l2
         return DepositFacts(
             self.named(PLAIN),
-            float(self.left_over.norm()) * UP,
+            length_of(self.left_over) * UP,
             (self.of_gradient() + l2 * self.displaced()) * UP,
             self.shape_largest,
             reach=self.reach,
@@ -372,7 +371,8 @@ class Routes:
     @cached_property
     def plain_reach(self) -> float:
         """R from the row bound alone: of every admissible row."""
-        return self.problem.setting.row_bound * self._differences(lambda vectors: vectors.norm(dim=-1))
+        plain = partial(namespace(self.update).linalg.vector_norm, axis=-1)
+        return self.problem.setting.row_bound * self._differences(plain)
 
     @cached_property
     def reach(self) -> float:
@@ -389,9 +389,8 @@ class Routes:
 
     def curved(self, matrix: Blocks, error: float, longest: float = math.inf) -> float:
         """`||u||` by a matrix that is off by at most `error`; it is known not to be above `longest`."""
-        size = float(self.update.norm())
-        lost = error + 2 * (self.update.numel() + 16) * UNIT_ROUNDOFF * matrix.frobenius
-        return min(math.sqrt(max(0.0, matrix.form(self.update)) + lost * size**2), longest) * UP
+        lost = error + 2 * (size(self.update) + 16) * UNIT_ROUNDOFF * matrix.frobenius
+        return min(math.sqrt(max(0.0, matrix.form(self.update)) + lost * length_of(self.update) ** 2), longest) * UP
 
     @property
     def widest(self) -> float:
@@ -409,11 +408,11 @@ class Routes:
 
     def of_gradient(self) -> float:
         """What is lost of the gradient at v, in plain length: by the sums, the product and the step's residual."""
-        sums, size, update = self.problem.sums, self.update.numel(), float(self.update.norm())
-        weights = float(self.problem.setting.anchor.norm()) + update
-        parts = float(sums.gradient.norm()) + self.problem.penalty.l2 * weights
+        sums, update = self.problem.sums, length_of(self.update)
+        weights = length_of(self.problem.setting.anchor) + update
+        parts = length_of(sums.gradient) + self.problem.penalty.l2 * weights
         parts += self.problem.system.matrix.frobenius * update
-        evaluated = (size + 32) * UNIT_ROUNDOFF * parts
+        evaluated = (size(self.update) + 32) * UNIT_ROUNDOFF * parts
         known = sums.gradient_error + sums.curvature_error * update
         pulled = pull_error(sums.third, self.update, sums.third_error) if self.third and sums.third is not None else 0.0
         return (known + evaluated + pulled + self.lost) * UP
@@ -422,11 +421,11 @@ class Routes:
         """How far the sum w + u in float64 is from v, and v from weights whose classes sum to zero, in plain length."""
         setting = self.problem.setting
         updated = setting.anchor + self.update
-        lost = (len(updated) + 4) * UNIT_ROUNDOFF * float(setting.anchor.norm() + self.update.norm())
+        lost = (len(updated) + 4) * UNIT_ROUNDOFF * (length_of(setting.anchor) + length_of(self.update))
         if not setting.shift_free:
             return lost * UP
-        common = updated.mean(dim=0)[: -1 if self.problem.penalty.free else None]
-        return (lost + math.sqrt(len(updated)) * float(common.norm())) * UP
+        common = updated.mean(axis=0)[: -1 if self.problem.penalty.free else None]
+        return (lost + math.sqrt(len(updated)) * length_of(common)) * UP
 
     @cached_property
     def shape_seen(self) -> Blocks:
@@ -439,7 +438,7 @@ class Routes:
     def shape_error(self) -> float:
         """What float64 may have changed of the product of its factors."""
         shape = self.problem.shape
-        return 4 * (shape.shape[-1] + 4) * UNIT_ROUNDOFF * float(shape.square().sum(dim=(-1, -2)).max())
+        return 4 * (shape.shape[-1] + 4) * UNIT_ROUNDOFF * float((shape * shape).sum(axis=(-1, -2)).max())
 
     @cached_property
     def shape_largest(self) -> float:
@@ -448,10 +447,10 @@ class Routes:
 
     def spread(self, norm: Norm, gauge: Gauge, below: float = math.inf) -> float:
         """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M; infinite where it is not `below`."""
-        moments = gauge.factor @ gauge.factor.T
-        error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * float(gauge.factor.square().sum())
+        moments, xp = gauge.factor @ gauge.factor.T, namespace(gauge.factor)
+        error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * length_of(gauge.factor) ** 2
         if not self.problem.setting.shift_free:
-            return norm.most(Blocks(moments.expand(norm.matrix.values.shape), joint=False), error, below)
+            return norm.most(Blocks(xp.broadcast_to(moments, norm.matrix.values.shape), joint=False), error, below)
         classes = len(self.update)
-        centred = torch.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
-        return 2.0 * norm.most(Blocks(torch.kron(centred, moments)[None], joint=True), error, below / 2.0)
+        centred = xp.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
+        return 2.0 * norm.most(Blocks(xp.kron(centred, moments)[None], joint=True), error, below / 2.0)

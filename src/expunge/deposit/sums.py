@@ -25,8 +25,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from expunge.bounds.calibration import power_of_two
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored, inverse_of
@@ -35,6 +34,25 @@ from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet,
 from expunge.heads.linear import product_means
 from expunge.heads.rows import in_memory
 from expunge.record import TrainingRecord
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    add_product,
+    add_scaled,
+    double,
+    lower_triangle,
+    namespace,
+    namespace_of,
+    norm,
+    put,
+    sigmoid,
+    size,
+    softmax,
+    solve_triangular,
+    take_into,
+    to_device,
+    zeros,
+)
 
 NU = (0.0, 0.1)  # multiples of the mean eigenvalue that gauges are widened by beyond their noise: which serves differs
 GAUGE_MU = 1.0  # deviations of its noise that a row with all its entries zero instead moves a gauge by, at most
@@ -54,28 +72,26 @@ SOFTMAX_SIZES = (2.0 * math.sqrt(2.0), 7.0)
 class Gauge:
     """`Q = factor factor'`, d x d, and a power of two, `kappa^2`, that no source row's `x' Q^-1 x` is above: frozen."""
 
-    factor: Tensor
+    factor: Array
     kappa: float
 
     @cached_property
-    def inverse(self) -> Tensor:
+    def inverse(self) -> Array:
         """Of the factor."""
         return inverse_of(self.factor)
 
     @cached_property
     def lost(self) -> float:
         """Of a length by Q or its inverse, what float64 may change: `d u ||L|| ||L^-1||`, with room."""
-        return 4 * (len(self.factor) + 8) * UNIT_ROUNDOFF * float(self.factor.norm() * self.inverse.norm())
+        return 4 * (len(self.factor) + 8) * UNIT_ROUNDOFF * norm(self.factor) * norm(self.inverse)
 
-    def squares(self, features: Tensor) -> Tensor:
+    def squares(self, features: Array) -> Array:
         """`x' Q^-1 x` of each row, to within `2 lost` of itself."""
-        halves: Tensor = torch.linalg.solve_triangular(self.factor, features.T, upper=False)
-        return halves.square().sum(dim=0)
+        return namespace(features).square(solve_triangular(self.factor, features.T)).sum(axis=0)
 
-    def length(self, vectors: Tensor) -> Tensor:
+    def length(self, vectors: Array) -> Array:
         """`||u||_Q` of each row of u, rounded up."""
-        lengths: Tensor = (vectors @ self.factor).norm(dim=-1)
-        return lengths * (1.0 + self.lost)
+        return namespace(vectors).linalg.vector_norm(vectors @ self.factor, axis=-1) * (1.0 + self.lost)
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,23 +103,23 @@ class Sums:
     """
 
     count: int
-    gradient: Tensor
+    gradient: Array
     curvature: Blocks
     weighted: tuple[Blocks, ...]
     gradient_error: float
     curvature_error: float
     weighted_errors: tuple[float, ...]
-    third: Tensor | None = None
+    third: Array | None = None
     third_error: float = 0.0
     gram: Gram | None = None
 
-    def on(self, device: torch.device) -> Sums:
+    def on(self, device: Device) -> Sums:
         return replace(
             self,
-            gradient=self.gradient.to(device),
+            gradient=to_device(self.gradient, device),
             curvature=self.curvature.on(device),
             weighted=tuple(each.on(device) for each in self.weighted),
-            third=None if self.third is None else self.third.to(device),
+            third=None if self.third is None else to_device(self.third, device),
             gram=None if self.gram is None else self.gram.on(device),
         )
 
@@ -124,9 +140,8 @@ class Sums:
         lengths = lengths_of(curvature, self.gradient.shape[1])
         third = None
         if self.third is not None and gone.third is not None:
-            # own - other = 1, so that this is T + other (T - T_U): the largest of all
-            i, j, k = (lengths[part.to(lengths.device)] for part in threes(len(lengths)))
-            third = _on_grid(torch.lerp(self.third, gone.third, -other), i * j * k)
+            i, j, k = (lengths[put(part, lengths)] for part in threes(len(lengths)))
+            third = _on_grid(add_scaled(self.third * own, -other, gone.third), i * j * k)
         made = replace(
             self,
             count=left,
@@ -150,19 +165,19 @@ class Sums:
             return (inherited * own * error + power_of_two(added)) * (1.0 + 2.0**-40)
 
         def of_matrix(error: float, theirs: float, one: Blocks, other: Blocks, new: Blocks) -> float:
-            return less(error, theirs, float(one.values.norm()) + float(other.values.norm()), coarse_error(new))
+            return less(error, theirs, norm(one.values) + norm(other.values), coarse_error(new))
 
         classes, width = made.gradient.shape
-        size, third = float(lengths_of(made.curvature, width).norm()), 0.0
+        length, third = norm(lengths_of(made.curvature, width)), 0.0
         if self.third is not None and gone.third is not None and made.third is not None:
             # no three classes are there more than six times
-            rounded = 0.5 * COARSE * math.sqrt(6 * len(made.third)) * size**3
+            rounded = 0.5 * COARSE * math.sqrt(6 * len(made.third)) * length**3
             third = less(self.third_error, gone.third_error, whole_size(self.third) + whole_size(gone.third), rounded)
-        gradients = float(self.gradient.norm() + gone.gradient.norm())
+        gradients = norm(self.gradient) + norm(gone.gradient)
         weighted = (self.weighted_errors, gone.weighted_errors, self.weighted, gone.weighted, made.weighted)
         return {
             "gradient_error": less(
-                self.gradient_error, gone.gradient_error, gradients, 0.5 * COARSE * math.sqrt(classes) * size
+                self.gradient_error, gone.gradient_error, gradients, 0.5 * COARSE * math.sqrt(classes) * length
             ),
             "curvature_error": of_matrix(
                 self.curvature_error, gone.curvature_error, self.curvature, gone.curvature, made.curvature
@@ -175,36 +190,46 @@ class Sums:
 def coarse(matrix: Blocks) -> Blocks:
     """Without the digits that are rounding's: entries to a grid that is a power of two for each two features. In place.
 
-    >>> values = torch.tensor([[[1.0, 2.0**-50], [2.0**-50, 4.0]]], dtype=torch.float64)
+    >>> values = np.array([[[1.0, 2.0**-50], [2.0**-50, 4.0]]])
     >>> coarse(Blocks(values, joint=False)).values.tolist()
     [[[1.0, 0.0], [0.0, 4.0]]]
     """
-    lengths = _lengths(matrix)
-    values = _on_grid(matrix.values.div_(lengths[:, None, :]), lengths[:, :, None]).mul_(lengths[:, None, :])
+    values, lengths = matrix.values, _lengths(matrix)
+    values /= lengths[:, None, :]
+    _on_grid(values, lengths[:, :, None])
+    values *= lengths[:, None, :]
     return Blocks(values, matrix.joint)
 
 
 def coarse_error(matrix: Blocks) -> float:
     """By how much that changes a matrix at most, in norm; of one that it was done to, since when a length may be half
     of what it was."""
-    return 2.0 * COARSE * float(_lengths(matrix).square().sum(dim=1).max())
+    lengths = _lengths(matrix)
+    return 2.0 * COARSE * float((lengths * lengths).sum(axis=1).max())
 
 
-def lengths_of(matrix: Blocks, width: int) -> Tensor:
+def lengths_of(matrix: Blocks, width: int) -> Array:
     """For each feature a power of two, of the size of what is left of it: the root of the curvature's own."""
-    return _lengths(matrix).reshape(-1, width).amax(dim=0)
+    lengths = _lengths(matrix).reshape(-1, width)
+    return namespace(lengths).max(lengths, axis=0)
 
 
-def _lengths(matrix: Blocks) -> Tensor:
+def _lengths(matrix: Blocks) -> Array:
     """Row by row of each block; of features that hardly any row has something in not below what rounding leaves there
     of somebody who had."""
-    least = max(float(matrix.diagonal.max()) * LEAST_LENGTH**2, 2.0**-1000)
-    return torch.exp2(torch.ceil(torch.log2(matrix.diagonal.clamp(min=least)) / 2.0))
+    diagonal, xp = matrix.diagonal, namespace(matrix.values)
+    least = max(float(diagonal.max()) * LEAST_LENGTH**2, 2.0**-1000)
+    return xp.exp2(xp.ceil(xp.log2(xp.clip(diagonal, min=least)) / 2.0))
 
 
-def _on_grid(values: Tensor, sizes: Tensor) -> Tensor:
+def _on_grid(values: Array, sizes: Array) -> Array:
     """Multiples of `COARSE` times these sizes, in place: they are powers of two, so that nothing else is rounded."""
-    return values.div_(sizes).div_(COARSE).round_().mul_(COARSE).mul_(sizes)
+    values /= sizes
+    values /= COARSE
+    namespace(values).round(values, out=values)
+    values *= COARSE
+    values *= sizes
+    return values
 
 
 def _rounded_up(error: float) -> float:
@@ -214,7 +239,7 @@ def _rounded_up(error: float) -> float:
 
 def sums_of(
     head: LinearHead,
-    weights: Tensor,
+    weights: Array,
     rows: RowSet,
     gauges: Sequence[Gauge] = (),
     *,
@@ -253,7 +278,7 @@ def by_class(rows: RowSet, record: TrainingRecord) -> RowSet:
     if record.class_weights is None:
         return rows
     held = in_memory(rows, "weights by class")
-    weights = torch.tensor(record.class_weights, dtype=torch.float64, device=held.device)
+    weights = put(record.class_weights, held.features, "float64")
     return replace(held, weights=weights[held.labels])
 
 
@@ -269,10 +294,12 @@ def require_equal(record: TrainingRecord) -> None:
 
 def _mean_power(rows: RowSet, power: int) -> float:
     """Mean of `||x||^power`."""
-    total = torch.zeros((), dtype=torch.float64, device=rows.device)
-    for block in rows.blocks():
-        total += block.features.double().norm(dim=1).pow(power).sum()
-    return float(rows.total(total)) / len(rows)
+    xp = namespace_of(rows.dtype)
+    total = xp.zeros(1, dtype=xp.float64, device=rows.device)
+    with np.errstate(over="ignore"):  # an infinite error says that nothing is known of a sum
+        for block in rows.blocks():
+            total += (xp.linalg.vector_norm(double(block.features), axis=1) ** power).sum()
+    return float(rows.total(total)[0]) / len(rows)
 
 
 def is_joint(head: LinearHead) -> bool:
@@ -283,14 +310,14 @@ def is_joint(head: LinearHead) -> bool:
 def _weighted(rows: RowSet, gauge: Gauge | None) -> Iterator[Block]:
     """Blocks in float64, each row weighted by `x' Q^-1 x` too where there is a gauge."""
     for block in rows.blocks():
-        features, weights = block.features.double(), block.weights
+        features, weights = double(block.features), block.weights
         if gauge is not None:
             squares = gauge.squares(features)
             weights = squares if weights is None else squares * weights
         yield replace(block, features=features, weights=weights)
 
 
-def mean_curvature(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge | None = None) -> Blocks:
+def mean_curvature(head: LinearHead, weights: Array, rows: RowSet, gauge: Gauge | None = None) -> Blocks:
     """Mean of `h(x)`, or of `x' Q^-1 x h(x)`."""
     if is_joint(head):
         blocks = ((each, head.predictions(each.features @ weights.T).T) for each in _weighted(rows, gauge))
@@ -298,20 +325,22 @@ def mean_curvature(head: LinearHead, weights: Tensor, rows: RowSet, gauge: Gauge
         return Blocks((total + total.mT) / 2, joint=True)
     quadratic, width = isinstance(head, Ridge), weights.shape[1]
     n_blocks = 1 if quadratic else len(weights)
-    total = torch.zeros((n_blocks, width, width), dtype=torch.float64, device=weights.device)
+    total = zeros(weights, (n_blocks, width, width))
     for block in _weighted(rows, gauge):
         features = block.features
-        outputs = features @ weights.T
-        # `p (1 - p)` of a sigmoid, to full relative accuracy
-        slopes = features.new_ones((len(features), 1)) if quadratic else outputs.sigmoid() * (-outputs).sigmoid()
+        if quadratic:
+            slopes = zeros(features, (len(features), 1)) + 1.0
+        else:
+            outputs = features @ weights.T
+            slopes = sigmoid(outputs) * sigmoid(-outputs)  # `p (1 - p)`, to full relative accuracy
         shares = block.weighted(slopes, 0)
         for index in range(n_blocks):
-            total[index].addmm_((features * shares[:, index : index + 1]).T, features)
+            add_product(total[index], (features * shares[:, index : index + 1]).T, features)
     total = rows.total(total) / len(rows)
     return Blocks((total + total.mT) / 2, joint=False)
 
 
-def _curvature_error(head: LinearHead, weights: Tensor, rows: RowSet, squares: float) -> float:
+def _curvature_error(head: LinearHead, weights: Array, rows: RowSet, squares: float) -> float:
     """Upper bound on the float64 error of a mean Hessian, in spectral norm.
 
     Summing k terms in any order is off by at most (k+1) u times the mean of their norms, `||C(p)||_F ||x||^2`; outputs
@@ -320,7 +349,7 @@ def _curvature_error(head: LinearHead, weights: Tensor, rows: RowSet, squares: f
     if isinstance(head, Ridge):
         return UNIT_ROUNDOFF * head.moment_roundoffs(len(rows)) * squares
     of_sum = (len(rows) + 64) * CURVATURE_SIZE
-    of_link = math.sqrt(len(weights)) * (weights.shape[1] + 64) * (1.0 + float(weights.norm()) * head.row_bound)
+    of_link = math.sqrt(len(weights)) * (weights.shape[1] + 64) * (1.0 + norm(weights) * head.row_bound)
     return UNIT_ROUNDOFF * squares * (of_sum + of_link)
 
 
@@ -332,20 +361,20 @@ def gauges_of(rows: RowSet, gram: Gram, generator: np.random.Generator, count: i
     `c^2/(n GAUGE_MU)` an entry; the widening is at least its spectral norm, all but surely. c^2 is the mean square of
     rows, rounded up to a power of two.
     """
-    width, total = rows.n_features, float(gram.mean.diagonal().sum())
+    width, total, xp = rows.n_features, float(gram.mean.diagonal().sum()), namespace_of(rows.dtype)
     if total == 0.0:
         return ()
     square = power_of_two(total)
-    moments = torch.zeros((width, width), dtype=torch.float64, device=rows.device)
+    moments = xp.zeros((width, width), dtype=xp.float64, device=rows.device)
     for block in rows.blocks():
-        features = block.features.double()
-        lengths = features.norm(dim=1, keepdim=True)
-        cut = features * (math.sqrt(square) / lengths.clamp(min=math.sqrt(square)))
-        moments.addmm_(cut.T, cut)
+        features = double(block.features)
+        lengths = xp.linalg.vector_norm(features, axis=1)[:, None]
+        cut = features * (math.sqrt(square) / xp.clip(lengths, min=math.sqrt(square)))
+        add_product(moments, cut.T, cut)
     moments = rows.total(moments) / len(rows)
     deviation = square / (len(rows) * GAUGE_MU)
-    drawn = torch.from_numpy(generator.normal(size=(width, width)) * deviation).tril().to(rows.device)
-    noisy = (moments + moments.T) / 2 + drawn + drawn.tril(-1).T
+    drawn = np.tril(generator.normal(size=(width, width)) * deviation)
+    noisy = (moments + moments.T) / 2 + put(drawn + np.tril(drawn, -1).T, moments)
     least = 2.2 * deviation * math.sqrt(width)
     gauges = []
     for widened in NU[:count]:
@@ -353,7 +382,7 @@ def gauges_of(rows: RowSet, gram: Gram, generator: np.random.Generator, count: i
         if factor is None:  # noise longer than nearly all is
             continue
         gauge = Gauge(factor[0], 0.0)
-        squares = (gauge.squares(block.features.double()) for block in rows.blocks() if len(block))
+        squares = (gauge.squares(double(block.features)) for block in rows.blocks() if len(block))
         largest = rows.largest(max((float(each.max()) for each in squares), default=0.0))
         farthest = power_of_two(largest * ((1.0 + gauge.lost) * KAPPA_SLACK) ** 2)
         gauges.append(replace(gauge, kappa=math.sqrt(farthest)))
@@ -381,106 +410,107 @@ def sizes_of(head: LinearHead) -> tuple[float, float]:
     return SOFTMAX_SIZES if isinstance(head, Softmax) else SIGMOID_SIZES
 
 
-def third_of(head: LinearHead, weights: Tensor, rows: RowSet) -> Tensor:
+def third_of(head: LinearHead, weights: Array, rows: RowSet) -> Array:
     """The mean over these rows: a line for every three classes or weight vector, a column for every three features."""
     vectors, width = weights.shape
     alike = isinstance(head, Softmax) and vectors == 2  # the four numbers of a row are one, and its opposite
     n_summed = 1 if alike else n_lines(head, vectors)
-    total = torch.zeros((n_summed, folded_size(width)), dtype=torch.float64, device=weights.device)
-    one, other = torch.tril_indices(width, width, device=weights.device)
+    total, xp = zeros(weights, (n_summed, folded_size(width))), namespace(weights)
+    one, other = lower_triangle(width, weights)
     some = max(1, AT_ONCE // len(one))
     for block in rows.blocks():
-        features = block.features.double()
+        features = double(block.features)
         outputs = features @ weights.T
         shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
         shares = shares[:, :n_summed]
         for start in range(0, len(features), some):
             part, own = features[start : start + some], shares[start : start + some]
-            pairs, begin = part[:, one] * part[:, other], 0
+            pairs, begin = xp.take(part, one, axis=1) * xp.take(part, other, axis=1), 0
             for index in range(width):  # those of three whose first is this one go with all pairs up to it
-                size = (index + 1) * (index + 2) // 2
-                total[:, begin : begin + size].addmm_((own * part[:, index, None]).T, pairs[:, :size])
-                begin += size
-    mean = rows.total(total).div_(len(rows))
-    return torch.cat([mean, -mean, mean, -mean]) if alike else mean
+                end = begin + (index + 1) * (index + 2) // 2
+                add_product(total[:, begin:end], (own * part[:, index, None]).T, pairs[:, : end - begin])
+                begin = end
+    mean = rows.total(total)
+    mean /= len(rows)
+    return xp.concat([mean, -mean, mean, -mean]) if alike else mean
 
 
-def _second_slopes(outputs: Tensor) -> Tensor:
+def _second_slopes(outputs: Array) -> Array:
     """`s'' = s (1 - s)(1 - 2 s)`, each factor to full relative accuracy."""
-    return torch.sigmoid(outputs) * torch.sigmoid(-outputs) * -torch.tanh(outputs / 2.0)
+    return sigmoid(outputs) * sigmoid(-outputs) * -namespace(outputs).tanh(outputs / 2.0)
 
 
-def _cumulants(outputs: Tensor) -> Tensor:
+def _cumulants(outputs: Array) -> Array:
     """`E[(e_j - p_j)(e_k - p_k)(e_l - p_l)]` for one class drawn by p, j >= k >= l."""
-    chances = torch.softmax(outputs, dim=1)
-    others = chances.sum(dim=1, keepdim=True) - chances
-    first, second, third = (part.to(outputs.device) for part in threes(outputs.shape[1]))
+    chances, xp = softmax(outputs), namespace(outputs)
+    others = chances.sum(axis=1)[:, None] - chances
+    first, second, third = (put(part, outputs) for part in threes(outputs.shape[1]))
     p, q, r = chances[:, first], chances[:, second], chances[:, third]
     upper, lower = first == second, second == third
-    value = torch.where(lower, q * (2.0 * q - 1.0), 2.0 * q * r)  # the last two are one class, or none are
-    value = torch.where(upper, r * (2.0 * p - 1.0), value)  # the first two are
-    return p * torch.where(upper & lower, others[:, first] * (1.0 - 2.0 * p), value)
+    value = xp.where(lower, q * (2.0 * q - 1.0), 2.0 * q * r)  # the last two are one class, or none are
+    value = xp.where(upper, r * (2.0 * p - 1.0), value)  # the first two are
+    return p * xp.where(upper & lower, others[:, first] * (1.0 - 2.0 * p), value)
 
 
-def third_error(head: LinearHead, weights: Tensor, rows: RowSet) -> float:
+def third_error(head: LinearHead, weights: Array, rows: RowSet) -> float:
     """Upper bound on what float64 makes of it, as a form: |T[a, u, u]| for a and u of length 1.
 
     As for the Hessian: a sum of k terms in any order is off by at most (k + 1) units times the mean of their sizes,
     outputs by `(d + 1) u ||W|| ||x||`, and c by at most so much times that.
     """
-    size, change = sizes_of(head)
-    of_sum = (len(rows) + 64) * size
+    most, change = sizes_of(head)
+    of_sum = (len(rows) + 64) * most
     of_link = 8.0 * change * math.sqrt(len(weights)) * (weights.shape[1] + 64)
-    of_link *= 1.0 + float(weights.norm()) * head.row_bound
+    of_link *= 1.0 + norm(weights) * head.row_bound
     return UNIT_ROUNDOFF * _mean_power(rows, 3) * rows.largest_weight * (of_sum + of_link)
 
 
-def copy_error(head: LinearHead, weights: Tensor) -> float:
+def copy_error(head: LinearHead, weights: Array) -> float:
     """By how much a row's third derivatives change for each unit that a copy of it is away."""
-    (size, change), bound = sizes_of(head), head.row_bound
-    return change * float(torch.linalg.matrix_norm(weights, 2)) * bound**3 + 3.0 * size * bound**2
+    (most, change), bound = sizes_of(head), head.row_bound
+    return change * float(namespace(weights).linalg.matrix_norm(weights, ord=2)) * bound**3 + 3.0 * most * bound**2
 
 
-def along(third: Tensor, update: Tensor, *, joint: bool) -> Blocks:
+def along(third: Array, update: Array, *, joint: bool) -> Blocks:
     """`T[u]`, the matrix by which the Hessian changes along u but for what is of second order in u: of every weight
     vector by itself, or of all classes together."""
     classes, width = update.shape
-    places, first, second = (part.to(update.device) for part in _places(width))
+    places, first, second = (put(part, update) for part in _places(width))
     lines = [[k] * 3 for k in range(classes)]
     if joint:
-        lines = torch.stack(threes(classes), dim=1).tolist()
-    folded = update.new_zeros((classes, classes if joint else 1, len(first)))
+        lines = np.stack(threes(classes), axis=1).tolist()
+    folded, xp = zeros(update, (classes, classes if joint else 1, len(first))), namespace(update)
     # a line as a feature by a pair of features; the next takes the place of the last
-    form, where = third.new_empty(places.shape), places.reshape(-1)
+    form, where = xp.empty(places.shape, dtype=third.dtype, device=third.device), places.reshape(-1)
     for numbers, line in zip(third, lines, strict=True):
-        torch.index_select(numbers, 0, where, out=form.view(-1))
+        take_into(form.reshape(-1), numbers, where)
         vectors = sorted(set(line))
         for vector, made in zip(vectors, update[vectors] @ form, strict=True):
             one, other = line[: line.index(vector)] + line[line.index(vector) + 1 :]
             for pair in {(one, other), (other, one)} if joint else {(one, 0)}:
                 folded[pair] += made
-    values = update.new_empty((*folded.shape[:2], width, width))
+    values = xp.empty((*folded.shape[:2], width, width), dtype=update.dtype, device=update.device)
     values[..., first, second] = values[..., second, first] = folded
     if not joint:
         return Blocks(values[:, 0], joint=False)
-    whole = values.transpose(1, 2).reshape(1, classes * width, classes * width)
+    whole = xp.permute_dims(values, (0, 2, 1, 3)).reshape(1, classes * width, classes * width)
     return Blocks(whole, joint=True)
 
 
-def pull(third: Tensor, update: Tensor, *, joint: bool) -> Tensor:
+def pull(third: Array, update: Array, *, joint: bool) -> Array:
     """`T[u, u]/2`, K x d."""
     return 0.5 * along(third, update, joint=joint).product(update)
 
 
-def pull_error(third: Tensor, update: Tensor, error: float) -> float:
+def pull_error(third: Array, update: Array, error: float) -> float:
     """Upper bound on the error of a pull, in length: of the third derivatives, and of the product."""
-    terms = update.numel() ** 2 + 32
-    return 0.5 * (error + terms * UNIT_ROUNDOFF * whole_size(third)) * float(update.norm()) ** 2
+    terms = size(update) ** 2 + 32
+    return 0.5 * (error + terms * UNIT_ROUNDOFF * whole_size(third)) * norm(update) ** 2
 
 
-def whole_size(third: Tensor) -> float:
+def whole_size(third: Array) -> float:
     """At least the root of the sum of squares of all entries: none is there more than six times six."""
-    return 6.0 * float(third.norm())
+    return 6.0 * norm(third)
 
 
 def folded_size(width: int) -> int:
@@ -488,18 +518,22 @@ def folded_size(width: int) -> int:
     return width * (width + 1) * (width + 2) // 6
 
 
+Places = NDArray[np.int64]
+
+
 @lru_cache(maxsize=8)
-def threes(width: int) -> tuple[Tensor, Tensor, Tensor]:
+def threes(width: int) -> tuple[Places, Places, Places]:
     """`i >= j >= k`, in the order of i, j and k."""
-    first, second = torch.tril_indices(width, width)
-    third = torch.cat([torch.arange(int(j) + 1) for j in second])
-    return first.repeat_interleave(second + 1), second.repeat_interleave(second + 1), third
+    first, second = np.tril_indices(width)
+    third = np.concatenate([np.arange(j + 1) for j in second])
+    return first.repeat(second + 1), second.repeat(second + 1), third
 
 
 @lru_cache(maxsize=8)
-def _places(width: int) -> tuple[Tensor, Tensor, Tensor]:
+def _places(width: int) -> tuple[Places, Places, Places]:
     """For i and the pair `j >= k`, d x d(d + 1)/2: where the three are among those kept; and the pairs."""
-    first, second = torch.tril_indices(width, width)
-    third = torch.arange(width)[:, None].expand(width, len(first))
-    low, middle, high = torch.stack([third, first.expand_as(third), second.expand_as(third)]).sort(dim=0).values
+    first, second = np.tril_indices(width)
+    third = np.arange(width)[:, None]
+    low, high = np.minimum(third, second), np.maximum(third, first)
+    middle = np.maximum(np.minimum(third, first), second)
     return high * (high + 1) * (high + 2) // 6 + middle * (middle + 1) // 2 + low, first, second

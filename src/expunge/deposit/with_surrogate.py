@@ -12,10 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-
-import torch
-from torch import Tensor
+from functools import cached_property, partial
 
 from expunge.bounds.deposit import (
     LONG_ROWS,
@@ -39,6 +36,8 @@ from expunge.errors import VacuousClaim
 from expunge.heads import Block, LinearHead, Rows, RowSet
 from expunge.heads.linear import Curvature, product_means
 from expunge.heads.network import MatrixFree
+from expunge.runtime.arrays import Array, add_product, copy, double, namespace, size, upper_triangle, zeros
+from expunge.runtime.arrays import norm as length_of
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import Step, SymmetricOperator
 from expunge.solve.newton import Manner, newton_step
@@ -48,6 +47,7 @@ CHARGED = 1e-7  # of the gradient: charged for a step that left less, so that th
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 WHOLE = 2_000  # weights: up to here classes with a loss each are measured together, beyond one by one
 AT_ONCE = 1 << 23  # numbers in memory while rows are solved for
+PANEL = 64  # rows of a product that is never whole in memory
 ACCURATE = 1e-2  # of what is left: how far a linear system is solved at most
 UP = 1.0 + 2.0**-30  # for the float64 arithmetic of one number
 
@@ -60,23 +60,23 @@ class GradientRemainder:
     """`psi_u` over the rows of a set, at the anchor `weights`; `head` has no regulariser."""
 
     head: LinearHead
-    weights: Tensor
-    update: Tensor
+    weights: Array
+    update: Array
     rows: RowSet
 
-    def pieces(self) -> Iterator[tuple[Block, Tensor]]:
+    def pieces(self) -> Iterator[tuple[Block, Array]]:
         """Blocks in float64, and c of their rows, rows x K."""
         for block in self.rows.blocks():
-            features = block.features.double()
+            features = double(block.features)
             before = self.head.predictions(features @ self.weights.T)
             linear = self.head.curve(before.T, self.update @ features.T).T
             after = self.head.predictions(features @ (self.weights + self.update).T)
             yield replace(block, features=features), after - before - linear
 
     @cached_property
-    def mean(self) -> Tensor:
+    def mean(self) -> Array:
         """`E_S psi`, K x d."""
-        total = torch.zeros_like(self.weights)
+        total = zeros(self.weights)
         for block, remainders in self.pieces():
             total += block.weighted(remainders, 0).T @ block.features
         return self.rows.total(total) / len(self.rows)
@@ -84,11 +84,11 @@ class GradientRemainder:
     @cached_property
     def lengths(self) -> tuple[float, float, float]:
         """Mean of `||psi||` and of its square, both weighted, and the longest row."""
-        totals, longest = torch.zeros(2, dtype=torch.float64, device=self.weights.device), 0.0
+        totals, longest, xp = zeros(self.weights, (2,)), 0.0, namespace(self.weights)
         for block, remainders in self.pieces():
-            squares = block.features.square().sum(dim=1)
-            sizes = squares * remainders.square().sum(dim=1)
-            totals += block.weighted(torch.stack((sizes.sqrt(), sizes)), 1).sum(dim=1)
+            squares = xp.square(block.features).sum(axis=1)
+            sizes = squares * xp.square(remainders).sum(axis=1)
+            totals += block.weighted(xp.stack((xp.sqrt(sizes), sizes)), 1).sum(axis=1)
             longest = max(longest, float(squares.max()) if len(block) else 0.0)
         size, square = (self.rows.total(totals) / len(self.rows)).tolist()
         return size, square, math.sqrt(self.rows.largest(longest))
@@ -100,9 +100,9 @@ class GradientRemainder:
         Outputs are off by `sqrt(K) (d + 64) u (1 + ||W|| B)`, before and after, and so are predictions; C(p) by at most
         three times that, which multiplies U x.
         """
-        bound, moved = self.head.row_bound, float(self.update.norm()) * self.head.row_bound
-        size = float(self.weights.norm()) * bound + moved
-        output = math.sqrt(self.head.n_classes) * (self.head.n_features + 64) * UNIT_ROUNDOFF * (1.0 + size)
+        bound, moved = self.head.row_bound, length_of(self.update) * self.head.row_bound
+        farthest = length_of(self.weights) * bound + moved
+        output = math.sqrt(self.head.n_classes) * (self.head.n_features + 64) * UNIT_ROUNDOFF * (1.0 + farthest)
         return bound * (2.0 + 4.0 * moved) * output
 
     @property
@@ -112,27 +112,28 @@ class GradientRemainder:
 
     def largest(self, reach: float, gauges: Sequence[Gauge] = ()) -> float:
         """Bound on `||c||` over every admissible row with this R; with gauges, over those that they hold."""
-        moved = self.update - self.update.mean(dim=0, keepdim=True) if is_joint(self.head) else self.update
-        lengths = [self.head.row_bound * float(torch.linalg.matrix_norm(moved, 2))]
-        lengths += [gauge.kappa * float(torch.linalg.matrix_norm(moved @ gauge.factor, 2)) for gauge in gauges]
+        moved = self.update - self.update.mean(axis=0) if is_joint(self.head) else self.update
+        spectral = partial(namespace(moved).linalg.matrix_norm, ord=2)
+        lengths = [self.head.row_bound * float(spectral(moved))]
+        lengths += [gauge.kappa * float(spectral(moved @ gauge.factor)) for gauge in gauges]
         bound = softmax_bend if is_joint(self.head) else sigmoid_bend
         return bound(reach, min(lengths) * UP) * UP
 
-    def squares(self, norm: Norm) -> Iterator[tuple[Block, Tensor, Tensor]]:
+    def squares(self, norm: Norm) -> Iterator[tuple[Block, Array, Array]]:
         """Blocks, c of their rows, and `||psi||^2` in `M^-1`."""
-        at_once = max(16, AT_ONCE // norm.matrix.size)
+        at_once, xp = max(16, AT_ONCE // norm.matrix.size), namespace(self.weights)
 
-        def of(c: Tensor, features: Tensor) -> Tensor:
+        def of(c: Array, features: Array) -> Array:
             if norm.matrix.joint:
                 psi = (c[:, :, None] * features[:, None, :]).reshape(len(features), -1)
-                return norm.half(psi.T)[0].square().sum(dim=0) * UP
-            halves = norm.half(features.T.expand(len(norm.factor), -1, -1))
-            return (halves.square().sum(dim=1).T * c.square()).sum(dim=1) * UP
+                return xp.square(norm.half(psi.T[None])[0]).sum(axis=0) * UP
+            halves = norm.half(xp.broadcast_to(features.T, (len(norm.factor), *features.T.shape)))
+            return (xp.square(halves).sum(axis=1).T * xp.square(c)).sum(axis=1) * UP
 
         for block, remainders in self.pieces():
             starts = range(0, len(block), at_once)
             parts = [of(remainders[i : i + at_once], block.features[i : i + at_once]) for i in starts]
-            yield block, remainders, torch.cat(parts) if parts else remainders.new_zeros(0)
+            yield block, remainders, xp.concat(parts) if parts else zeros(remainders, (0,))
 
     def moments(self, norm: Norm, reach: float) -> Moments:
         """All that the bound needs of psi, in `M^-1`; every number is raised by what float64 may have lost of it.
@@ -141,18 +142,17 @@ class GradientRemainder:
         """
         least = norm.least
         error = self.row_error / math.sqrt(least)
-        mean, size = norm.solved(self.mean), norm.dual(self.mean)
+        mean, length = norm.solved(self.mean), norm.dual(self.mean)
         lost = (norm.matrix.size + 64) * 2.0**-52
-        totals = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
-        largest = torch.zeros(3, dtype=torch.float64, device=self.weights.device)
+        totals, largest, xp = zeros(self.weights, (3,)), zeros(self.weights, (3,)), namespace(self.weights)
         for block, remainders, squares in self.squares(norm):
-            along = ((block.features @ mean.T) * remainders).sum(dim=1)
-            about = (squares - 2.0 * along + size**2 + lost * (squares + size**2)).clamp_(min=0.0)
+            along = ((block.features @ mean.T) * remainders).sum(axis=1)
+            about = xp.clip(squares - 2.0 * along + length**2 + lost * (squares + length**2), min=0.0)
             once = block.weighted(about, 0)
             twice = block.weighted(once, 0)
-            totals += torch.stack((once.sum(), block.weighted(about.square(), 0).sum(), twice.sum()))
+            totals += xp.stack((once.sum(), block.weighted(xp.square(about), 0).sum(), twice.sum()))
             if len(block):
-                largest = torch.maximum(largest, torch.stack((about.max(), twice.max(), squares.max())))
+                largest = xp.maximum(largest, xp.stack((about.max(), twice.max(), squares.max())))
         trace, fourth, sampled_trace = (self.rows.total(totals) / len(self.rows)).tolist()
         widest, weighted, longest = (math.sqrt(self.rows.largest(value)) * UP for value in largest.tolist())
         weight = self.rows.largest_weight
@@ -161,7 +161,7 @@ class GradientRemainder:
         eigenvalue = min(trace, (math.sqrt(self._eigenvalue(norm)) + 2.0 * error) ** 2)
         widest += 2.0 * error
         return Moments(
-            change_mean=size + error,
+            change_mean=length + error,
             change_eigenvalue=eigenvalue,
             change_trace=trace,
             change_fourth=(fourth**0.25 * UP + 2.0 * error) ** 4,
@@ -178,7 +178,7 @@ class GradientRemainder:
     @cached_property
     def _whole(self) -> bool:
         """Whether all weights are measured together."""
-        return is_joint(self.head) or len(self.weights) == 1 or self.weights.numel() <= WHOLE
+        return is_joint(self.head) or len(self.weights) == 1 or size(self.weights) <= WHOLE
 
     @cached_property
     def covariance(self) -> Blocks:
@@ -186,19 +186,22 @@ class GradientRemainder:
         eigenvalue can be bounded for certain."""
         classes, width = self.weights.shape
         if self._whole:
-            pairs = torch.triu_indices(classes, classes, device=self.weights.device)
+            pairs = upper_triangle(classes, self.weights)
             pieces = ((block, remainders.T) for block, remainders in self.pieces())
             matrix = product_means(self.rows, pieces, lambda c: c[pairs[0]] * c[pairs[1]], classes)[None]
             mean = self.mean.reshape(1, -1)
         else:
-            matrix = torch.zeros((classes, width, width), dtype=torch.float64, device=self.weights.device)
+            matrix = zeros(self.weights, (classes, width, width))
             for block, remainders in self.pieces():
-                shares = block.weighted(remainders.square(), 0)
+                shares = block.weighted(remainders * remainders, 0)
                 for index in range(classes):
-                    matrix[index].addmm_((block.features * shares[:, index : index + 1]).T, block.features)
+                    add_product(matrix[index], (block.features * shares[:, index : index + 1]).T, block.features)
             matrix, mean = self.rows.total(matrix) / len(self.rows), self.mean
-        matrix.baddbmm_(mean[:, :, None], mean[:, None, :], alpha=-1.0)  # it may be as large as there is room for
-        return Blocks(matrix.add_(matrix.mT.clone()).div_(2.0), joint=self._whole)
+        for start in range(0, mean.shape[1], PANEL):  # it may be as large as there is room for
+            matrix[:, start : start + PANEL] -= mean[:, start : start + PANEL, None] * mean[:, None, :]
+        matrix += copy(matrix.mT)
+        matrix /= 2.0
+        return Blocks(matrix, joint=self._whole)
 
     def _eigenvalue(self, norm: Norm) -> float:
         """Certain upper bound on the largest eigenvalue in `M^-1`; of classes one by one, the sum of theirs."""
@@ -208,11 +211,21 @@ class GradientRemainder:
             return math.fsum(Norm(Blocks(m, False), f).most(Blocks(c, False), lost) for m, f, c in pairs)
         values, factor = norm.matrix.values, norm.factor
         if len(values) > 1:
-            values, factor = (torch.block_diag(*each)[None] for each in (values, factor))  # type: ignore[no-untyped-call]
+            values, factor = one_block(values), one_block(factor)
         return Norm(Blocks(values, True), factor).most(self.covariance, lost)
 
 
-def remainder_of(head: LinearHead, weights: Tensor, update: Tensor, rows: RowSet) -> GradientRemainder:
+def one_block(matrices: Array) -> Array:
+    """A stack of matrices along the diagonal of one, 1 x b q x b q."""
+    count, width = matrices.shape[:2]
+    made = zeros(matrices, (1, count * width, count * width))
+    for index, matrix in enumerate(matrices):
+        part = slice(index * width, (index + 1) * width)
+        made[0, part, part] = matrix
+    return made
+
+
+def remainder_of(head: LinearHead, weights: Array, update: Array, rows: RowSet) -> GradientRemainder:
     """Of the loss alone, without its regulariser."""
     return GradientRemainder(replace(head, l2=0.0), weights, update, rows)
 
@@ -232,26 +245,26 @@ class StepEquation:
     scale: int = 1
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         return self.problem.system.matrix.columns(self.problem.setting.anchor)
 
     @property
     def n_rows(self) -> int:
         return len(self.rows)
 
-    def update(self, z: Tensor) -> Tensor:
+    def update(self, z: Array) -> Array:
         """u, K x d."""
         system, anchor = self.problem.system, self.problem.setting.anchor
         return self.problem.setting.centred(system.matrix.from_columns(system.other_half(z), anchor))
 
-    def left(self, update: Tensor, remainder: GradientRemainder) -> Tensor:
+    def left(self, update: Array, remainder: GradientRemainder) -> Array:
         """Of the equation, K x d."""
         return self.problem.setting.centred(self.problem.left(update) + remainder.mean)
 
-    def remainder(self, update: Tensor) -> GradientRemainder:
+    def remainder(self, update: Array) -> GradientRemainder:
         return GradientRemainder(self.head, self.problem.setting.anchor, update, self.rows)
 
-    def residual(self, z: Tensor) -> Tensor:
+    def residual(self, z: Array) -> Array:
         update, system = self.update(z), self.problem.system
         return system.half(system.matrix.columns(self.left(update, self.remainder(update))))
 
@@ -260,11 +273,11 @@ class StepEquation:
         """The surrogate's Hessian at the anchor."""
         return self.head.curvature(self.problem.setting.anchor, self.rows)
 
-    def jacobian(self, z: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+    def jacobian(self, z: Array, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
         system, setting = self.problem.system, self.problem.setting
         after = self.head.curvature(setting.anchor + self.update(z), self.rows)
 
-        def product(direction: Tensor) -> Tensor:
+        def product(direction: Array) -> Array:
             moved = self.update(direction)
             change = setting.centred(after.product(moved) - self.before.product(moved))
             return direction + system.half(system.matrix.columns(change))
@@ -272,9 +285,9 @@ class StepEquation:
         return MatrixFree(product)
 
     def manner(self) -> Manner:
-        return Manner(dense=False, working=torch.float64, accurate=ACCURATE)
+        return Manner(dense=False, working=self.weights.dtype, accurate=ACCURATE)
 
-    def agreed(self, step: Tensor) -> Tensor:
+    def agreed(self, step: Array) -> Array:
         return step
 
 
@@ -289,7 +302,7 @@ class SurrogateStep:
     solved: Step
 
     @property
-    def update(self) -> Tensor:
+    def update(self) -> Array:
         return self.routes.update
 
 
@@ -345,7 +358,7 @@ class SurrogateRegion:
 
     @property
     def solution(self) -> Solution:
-        return Solution(self.step.update, self.facts, float(self.step.routes.left_over.norm()), self.known)
+        return Solution(self.step.update, self.facts, length_of(self.step.routes.left_over), self.known)
 
     def require_seen(self, retained: Deposit, forget: Rows) -> None:
         """Refuse to take what was seen for all there is where the forget rows themselves show that it is not."""

@@ -17,7 +17,8 @@ not is a function here:
 
     torch alone                           here
     t.double(), t.to(dtype)               double(t), cast(t, dtype): themselves where nothing is to be done
-    t.to(device), t.to(other)             put(t, other): by other's engine, on its device; numpy arrays and lists too
+    t.to(other)                           put(t, other): by other's engine, on its device; numpy arrays and lists too
+    t.to(device)                          to_device(t, device)
     t.cpu().numpy()                       to_numpy(t)
     str(dtype), dtype == torch.float64    dtype_name(dtype), is_double(dtype)
     device.type == "cpu"                  on_cpu(device)
@@ -26,12 +27,17 @@ not is a function here:
     float(t.norm())                       norm(t)
     t.diagonal().add_(c)                  add_to_diagonal(t, c)
     total.addmm_(a, b)                    add_product(total, a, b)
+    total.add_(b, alpha=c)                add_scaled(total, c, b)
+    t.norm(dim=1)                         xp.linalg.vector_norm(t, axis=1), alike in both
+    t.diagonal(dim1=-2, dim2=-1)          xp.linalg.diagonal(t), alike in both, to be read
+    t.round_()                            xp.round(t, out=t), alike in both
+    torch.index_select(t, 0, i, out=o)    take_into(o, t, i)
     torch.randn(.., generator=g)          put(g.standard_normal(shape), like), g a numpy Generator: alike in both
     torch.equal(a, b)                     equal(a, b)
     torch.softmax, sigmoid, logsigmoid    softmax(z), sigmoid(z), log_sigmoid(z), log_sum_exp(z): over the last axis
-    torch.linalg.cholesky_ex              cholesky(a), None where it is not positive definite (or not finite)
+    torch.linalg.cholesky_ex              cholesky(a), None where not positive definite or not finite; of stacks too
     torch.cholesky_solve, _inverse        cholesky_solve(factor, b), cholesky_inverse(factor)
-    torch.linalg.solve_triangular         solve_triangular(factor, b, upper=..)
+    torch.linalg.solve_triangular         solve_triangular(factor, b, upper=..); of stacks too
 
 Two differences remain. A number out of a reduction is a numpy float64, which turns an array of float32 that it is
 multiplied by into float64, where a tensor of no dimension does not: make it a `float` first. And torch's `max(axis=)`
@@ -165,6 +171,13 @@ def put(values: Any, like: Array, dtype: Dtype = None) -> Array:
     return array if dtype is None else cast(array, dtype)
 
 
+def to_device(array: Array, device: Device) -> Array:
+    """The array on this device; numpy's become tensors where it is one of torch's."""
+    if is_tensor(array):
+        return array.to(device)
+    return array if isinstance(device, str) and on_cpu(device) else load_torch("a GPU").as_tensor(array, device=device)
+
+
 def to_numpy(values: Any) -> NDArray[Any]:
     """A numpy array of these values, which shares their memory where it can."""
     if is_tensor(values):
@@ -216,6 +229,27 @@ def add_product(total: Array, left: Array, right: Array) -> Array:
     return total
 
 
+def add_scaled(total: Array, factor: float, other: Array) -> Array:
+    """`total += factor * other`, in place, and the total."""
+    if is_tensor(total):
+        return total.add_(other, alpha=factor)
+    alike = total.shape == other.shape and total.dtype == other.dtype == np.float64
+    if alike and total.flags.c_contiguous and other.flags.c_contiguous:
+        from scipy.linalg.blas import daxpy
+
+        daxpy(other.reshape(-1), total.reshape(-1), a=factor)  # in one pass
+    else:
+        total += factor * other
+    return total
+
+
+def take_into(total: Array, values: Array, places: Array) -> Array:
+    """The values at these places, of vectors in one piece, written into a third."""
+    if is_tensor(total):
+        return sys.modules["torch"].index_select(values, 0, places, out=total)
+    return values.take(places, out=total, mode="clip")  # which needs no buffer; no place is outside
+
+
 def add_to_diagonal(matrix: Array, value: Any) -> Array:
     """`value`, a number or one for each place, added to the diagonal of a matrix, or of each in a stack; in place."""
     if is_tensor(matrix):
@@ -228,6 +262,12 @@ def add_to_diagonal(matrix: Array, value: Any) -> Array:
 def upper_triangle(order: int, like: Array) -> tuple[Array, Array]:
     """Rows and columns of the entries on and above the diagonal, row by row."""
     first, second = np.triu_indices(order)
+    return put(first, like), put(second, like)
+
+
+def lower_triangle(order: int, like: Array) -> tuple[Array, Array]:
+    """Rows and columns of the entries on and below the diagonal, row by row."""
+    first, second = np.tril_indices(order)
     return put(first, like), put(second, like)
 
 
@@ -274,19 +314,34 @@ def log_sigmoid(outputs: Array) -> Array:
 def cholesky(matrix: Array) -> Array | None:
     """The lower factor L of `L L'`; None where the matrix is not positive definite, or has an entry that is no number.
 
+    Of a stack of matrices a stack of factors, if all have one.
+
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist(), cholesky(np.array([[1.0, 2.0], [2.0, 1.0]]))
     ([[2.0, 0.0], [1.0, 2.0]], None)
     """
     if is_tensor(matrix):
         factor, failed = sys.modules["torch"].linalg.cholesky_ex(matrix)
-        return None if bool(failed) else factor
+        # its diagonal is looked at too: some builds of LAPACK go on where an entry is not a number
+        finite = not bool(failed.any()) and bool(factor.diagonal(dim1=-2, dim2=-1).isfinite().all())
+        return factor if finite else None
+    if matrix.ndim > 2:
+        factors = []
+        for each in matrix:
+            factors.append(cholesky(each))
+            if factors[-1] is None:
+                return None
+        return _stacked(factors)
     from scipy.linalg import get_lapack_funcs
 
     # the other triangle of a symmetric matrix, read column by column, is this one: nothing is transposed
     (potrf,) = get_lapack_funcs(("potrf",), (matrix,))
     factor, failed = potrf(matrix.T, lower=True, clean=True)
-    # its diagonal is looked at too: some builds of LAPACK go on where an entry is not a number
     return None if failed or not np.isfinite(factor.diagonal()).all() else factor
+
+
+def _stacked(matrices: list[Array]) -> Array:
+    """As one array, column by column each, as LAPACK gives and takes them; one alone is not copied."""
+    return matrices[0][None] if len(matrices) == 1 else np.stack([each.T for each in matrices]).mT
 
 
 def cholesky_solve(factor: Array, right: Array) -> Array:
@@ -314,6 +369,11 @@ def solve_triangular(factor: Array, right: Array, *, upper: bool = False) -> Arr
     """`factor^-1 right` for a triangular factor, a column at a time."""
     if is_tensor(factor):
         return sys.modules["torch"].linalg.solve_triangular(factor, right, upper=upper)
-    from scipy import linalg
+    if factor.ndim > 2:
+        return _stacked([solve_triangular(*each, upper=upper) for each in zip(factor, right, strict=True)])
+    from scipy.linalg import get_blas_funcs
 
-    return linalg.solve_triangular(factor, right, lower=not upper, check_finite=False)
+    (trsm,) = get_blas_funcs(("trsm",), (factor, right))
+    if factor.flags.f_contiguous:  # else its transpose is, and nothing need be copied
+        return trsm(1.0, factor, right, lower=not upper)
+    return trsm(1.0, factor.T, right, lower=upper, trans_a=1)

@@ -1,0 +1,148 @@
+"""Every sum, matrix, step and region is the same for numpy's arrays and for torch's tensors, and of the engine asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deposit_problems import LOSSES, drawn
+from expunge.deposit import matrices, region, sums
+from expunge.deposit.matrices import Blocks, Norm, gram_of
+from expunge.deposit.region import Penalty, RetainedProblem, Setting
+from expunge.deposit.with_surrogate import (
+    SurrogateTerms,
+    remainder_of,
+    smallest_with_surrogate,
+    step_with_surrogate,
+)
+from expunge.distance import Distance
+from expunge.heads import Rows
+from expunge.runtime.arrays import is_tensor, to_numpy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Array = Any
+CLOSE = 1e-12  # of the largest entry
+
+
+def arrays_of(value: Any) -> Iterator[Array]:
+    """Every array in it, and every number."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from arrays_of(getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from arrays_of(each)
+    elif value is not None and not isinstance(value, str):
+        yield value
+
+
+def require_alike(compute: Callable[[Callable[[Array], Array]], Any], close: float = CLOSE) -> None:
+    """The same from both, each of its own engine; numpy's without a warning."""
+    with np.errstate(all="raise", under="ignore"):
+        plain = list(arrays_of(compute(np.array)))
+    tensors = list(arrays_of(compute(lambda array: torch.from_numpy(np.array(array)))))
+    assert len(plain) == len(tensors)
+    for one, other in zip(plain, tensors, strict=True):
+        assert not is_tensor(one)
+        assert isinstance(one, np.ndarray) == is_tensor(other)
+        there = to_numpy(other) * 1.0
+        assert np.shape(one) == there.shape
+        if np.size(one):
+            assert np.abs(one - there).max() <= close * max(np.abs(there).max(), 1e-300)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_and_what_is_left_of_them(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=40, width=4, classes=2 if seed == 2 else 3)
+    with_third = sums.has_third(problem.head)
+
+    def compute(make: Callable[[Array], Array]) -> Any:
+        whole = Rows(make(problem.X), make(problem.y))
+        weighted = replace(whole, weights=make(np.random.default_rng(seed).dirichlet(np.ones(40)) * 40))
+        gone, anchor = Rows(whole.features[:3], whole.labels[:3]), make(problem.anchor)
+        gram = gram_of(whole)
+        gauges = sums.gauges_of(whole, gram, np.random.default_rng(seed))
+
+        def of(rows: Rows) -> sums.Sums:
+            return sums.sums_of(problem.head, anchor, rows, gauges, third=with_third, gram=gram_of(rows))
+
+        made = of(whole)
+        left = made.without(of(gone))
+        third = () if left.third is None else (sums.pull(left.third, anchor, joint=sums.is_joint(problem.head)),)
+        factor = matrices.shape_of(problem.head, left.gram, make(np.full(anchor.shape[1], 0.1)))
+        rested = matrices.rested(anchor, left.gram, make(np.full(anchor.shape[1], 0.1)))
+        gauge = [(gauge.lost, gauge.squares(whole.features), gauge.length(anchor)) for gauge in gauges]
+        centred = matrices.centred_shape(factor, 3)
+        return [made, left, of(weighted), gauges, gauge, third, factor, centred, rested, matrices.unused(gram)]
+
+    require_alike(compute)
+
+
+@pytest.mark.parametrize(("blocks", "width"), [(1, 5), (3, 5), (1, 300), (2, 300)])
+def test_matrices(blocks: int, width: int) -> None:
+    rng = np.random.default_rng(width + blocks)
+    tall = rng.normal(size=(blocks, 2 * width, width))
+    values, other, vectors = tall.mT @ tall / width, tall.mT[:, :, :3] @ tall[:, :3], rng.normal(size=(4, width))
+    vectors = vectors if blocks == 1 else vectors[:blocks]
+
+    def compute(make: Callable[[Array], Array]) -> Any:
+        matrix, second, weights = (Blocks(make(each), joint=False) for each in (values, other, vectors))
+        norm = Norm.of(matrix)
+        assert norm is not None
+        gradient = weights.values
+        return [
+            (norm.factor, norm.solved(gradient), norm.dual(gradient), norm.least, norm.most(second, 1e-3)),
+            (matrices.square_of(norm.factor), matrices.inverse_of(norm.factor[0]), matrices.largest(second)),
+            (matrix.product(gradient), matrix.form(gradient), matrix.row_sum(), matrix.frobenius, matrix.trace),
+            (matrix.plus(1.0), matrix.combined(2.0, second, -0.5), matrix.times(3.0), matrix.largest_entry),
+        ]
+
+    require_alike(compute)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_and_regions(loss: str, seed: int) -> None:
+    problem = drawn(seed, loss, n=300, width=3, classes=3, steps=50, tails=50.0)
+    gone, head = 4, problem.head
+    regions: list[list[float]] = []
+
+    def compute(make: Callable[[Array], Array]) -> Any:
+        whole, anchor = Rows(make(problem.X), make(problem.y)), make(problem.anchor)
+        forget, kept = (Rows(whole.features[part], whole.labels[part]) for part in (slice(gone), slice(gone, None)))
+        gram, softmax = gram_of(whole), sums.is_joint(head)
+        gauges = sums.gauges_of(whole, gram, np.random.default_rng(seed))
+        third = sums.has_third(head) and seed > 0
+        made, out = (
+            sums.sums_of(head, anchor, rows, gauges, third=third, gram=gram_of(rows)) for rows in (whole, forget)
+        )
+        setting = Setting(anchor, head.row_bound, gauges, loss == "ridge", softmax, 1.0)
+        penalty, left = Penalty(1e-2, seed == 2), made.without(out)
+        shape = matrices.shape_of(head, left.gram, penalty.diagonal(anchor)[0])
+        retained = RetainedProblem(setting, left, penalty, shape)
+        found = region.smallest_region(retained)
+        assert found is not None
+        results = [found.update, retained.linear_step]
+        sizes = [found.facts.size, *(each.facts.size for each in region.regions(retained, ties=True))]
+        deposit = SimpleNamespace(problem=retained, head=head, anchor=anchor)
+        step = step_with_surrogate(deposit, kept)  # type: ignore[arg-type]
+        if step is not None:
+            near = smallest_with_surrogate(step, SurrogateTerms(Distance("same", 0.0), 300, gone, 1e-6))
+            assert near is not None
+            near.require_seen(deposit, kept)  # type: ignore[arg-type]
+            remainder = remainder_of(head, anchor, step.update, kept)
+            results += [step.update, remainder.mean, remainder.covariance]
+            sizes += [near.radius, near.second, *arrays_of(near.known.moments)]
+        regions.append(sizes)
+        return results
+
+    require_alike(compute, 1e-11)
+    # of a square all there is may be rounding
+    assert regions[0] == pytest.approx(regions[1], rel=1e-9, abs=1e-14)

@@ -55,6 +55,22 @@ class Bring:
         return MethodResult(torch.zeros_like(case.weights), plain_noise(0.001, case.weights))
 
 
+def test_both_engines_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits, tables = paper_splits(1, 2000), []
+    noise = CertifiedNoise(2.0, 1e-3)
+    for tensors in (True, False):
+        monkeypatch.setattr("expunge.runtime.arrays.TENSORS", tensors)
+        case = make_case(replace(splits, surrogate=splits.source), l2=0.05, max_norm=20.0)
+        assert isinstance(case.weights, torch.Tensor if tensors else np.ndarray)
+        methods = [Original(), Retrain(), UnlearnPlus(noise), UnlearnMinus(noise), GivenModel("own", case.trained)]
+        tables.append(evaluate(case, methods, 0, n_models=24))
+    for ours, theirs in zip(*tables, strict=True):
+        assert ours.notes == theirs.notes
+        assert list(ours.scores) == list(theirs.scores)
+        one, two = ([score.value for score in each.scores.values()] for each in (ours, theirs))
+        np.testing.assert_allclose(np.array(one, float), np.array(two, float), rtol=1e-9, atol=1e-9)
+
+
 def test_every_metric_runs_on_every_method(case: Case) -> None:
     surrogate = surrogate_rows(np.random.default_rng(0), 0.02, 1000)
     given = GivenModel("brought", from_matrix(case.retrained, bias=False, dtype=torch.float64))

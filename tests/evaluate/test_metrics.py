@@ -30,6 +30,7 @@ from expunge.evaluate.metrics import (
     forget_score,
     membership,
     of_other_classes,
+    relearn,
     relearn_time,
     row_epsilons,
     row_points,
@@ -53,6 +54,7 @@ def test_confidences_equal_the_literal_form() -> None:
     models = generator.standard_normal((130, 4, 6))
     features, labels = generator.standard_normal((9, 6)), generator.integers(0, 4, 9)
     found = confidences(torch.from_numpy(models), Rows(torch.from_numpy(features), torch.from_numpy(labels)))
+    np.testing.assert_allclose(confidences(models, Rows(features, labels)), found, rtol=1e-13, atol=1e-13)
     expected = [
         [reference.confidence(model, row, label) for row, label in zip(features, labels, strict=True)]
         for model in models
@@ -200,6 +202,28 @@ def test_equals_the_literal_form_relearn() -> None:
     found = relearn_time(case.retrained, case, 5)
     assert found.value == literal(case.retrained.numpy().copy(), case, 5)
     assert found.value > 2
+
+
+def test_relearning_goes_where_torch_s_adam_goes() -> None:
+    rng = np.random.default_rng(0)
+    rows, start = rng.normal(size=(600, 4)), rng.normal(size=(3, 4))
+    visited: list[np.ndarray] = []
+
+    def accuracy_at(at: np.ndarray) -> float:
+        visited.append(at)
+        return 0.0 if len(visited) < 40 else 1.0
+
+    def gradient_at(at: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        return np.tanh(at @ rows[batch].T) @ rows[batch]
+
+    assert relearn(start, 600, goal=1.0, accuracy_at=accuracy_at, gradient_at=gradient_at, seed=7).value == 39
+    parameter, order = torch.nn.Parameter(torch.from_numpy(start.copy())), np.random.default_rng(7)
+    adam = torch.optim.Adam([parameter], lr=1e-3)
+    batches = [part for _ in range(20) for part in np.split(order.permutation(600), [512])]
+    for batch, reached in zip(batches, visited[1:], strict=False):
+        parameter.grad = torch.from_numpy(gradient_at(parameter.detach().numpy(), batch))
+        adam.step()
+        np.testing.assert_allclose(reached, parameter.detach().numpy(), rtol=1e-13)
 
 
 def test_relearning_that_says_nothing_is_flagged(case: Case) -> None:

@@ -19,6 +19,7 @@ from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.evidence import Retained
 from expunge.request.promise import NO_SURROGATE
 from expunge.request.request import Request
+from expunge.runtime.arrays import norm
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import Ending, Step
 
@@ -72,7 +73,7 @@ class DepositEvidence:
     def step(self) -> Step:
         """The update of the smallest region, from the anchor as it was given."""
         solution, solved = self.solution, self.solved
-        start = float(self.deposit.sums.gradient.norm())
+        start = norm(self.deposit.sums.gradient)
         # what no retained row has is gone from the new anchor
         update = solution.update + (self.deposit.anchor - self.request.weights)
         if solved is None:
@@ -157,7 +158,7 @@ class DepositEvidence:
 
 def weights_length(deposit: Deposit, solution: Solution) -> float:
     """Of the updated weights, rounded up."""
-    return float((deposit.anchor + solution.update).norm()) * (1.0 + 1e-9)
+    return norm(deposit.anchor + solution.update) * (1.0 + 1e-9)
 
 
 def measured_facts(deposit: Deposit, solution: Solution, weighted: bool) -> dict[str, float]:

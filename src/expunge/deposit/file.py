@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from expunge.bounds.calibration import power_of_four
 from expunge.bounds.ellipsoid import Ellipsoid
@@ -43,7 +41,9 @@ from expunge.heads.tangent import JacobianRidge
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord, loss_named
 from expunge.request.request import head_of
+from expunge.rows.features import to_engine
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
+from expunge.runtime.arrays import Array, Device, Dtype, load_torch, namespace, norm, on_cpu, size, to_device, to_numpy
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import read_as, read_json
@@ -103,27 +103,27 @@ class Deposit:
         return bytes.fromhex(self.numbers.key)
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Device:
         """Where its sums are."""
         return self.sums.gradient.device
 
     @cached_property
-    def anchor(self) -> Tensor:
+    def anchor(self) -> Array:
         """The weights everything was summed at, K x d, where the sums are."""
         return self.model.matrix(self.device)
 
     @cached_property
-    def reference_weights(self) -> Tensor:
+    def reference_weights(self) -> Array:
         """The weights that outputs and accuracy are judged by, K x d: of a square the optimum of the rows that are
         left, since noise in its anchor may be long; else the anchor, whose noise moves no output by much."""
         exact = self.setting.quadratic and self.problem.solvable
         return self.anchor + self.problem.linear_step if exact else self.anchor
 
-    def on(self, device: torch.device) -> Deposit:
+    def on(self, device: Device) -> Deposit:
         """With its matrices on a device."""
-        if device == self.device:
+        if device == self.device or (on_cpu(device) and on_cpu(self.device)):
             return self
-        gauges = tuple(replace(gauge, factor=gauge.factor.to(device)) for gauge in self.gauges)
+        gauges = tuple(replace(gauge, factor=to_device(gauge.factor, device)) for gauge in self.gauges)
         return replace(self, sums=self.sums.on(device), gauges=gauges)
 
     @cached_property
@@ -163,7 +163,7 @@ class Deposit:
         return self.sums.gram
 
     @cached_property
-    def shape(self) -> Tensor:
+    def shape(self) -> Array:
         """The factor of the noise's `M_0`, 1 x d x d for all classes: of the rows that are left, and of nothing
         else."""
         factor = shape_of(self.head, self.gram, self.penalty(self.sums.count).diagonal(self.anchor)[0])
@@ -171,12 +171,12 @@ class Deposit:
             raise not_definite()
         return factor
 
-    def length(self, difference: Tensor) -> float:
+    def length(self, difference: Array) -> float:
         """Of a difference of weights, in the norm of the noise's shape."""
-        return float((difference @ self.shape[0]).norm())
+        return norm(difference @ self.shape[0])
 
     @cached_property
-    def _inverse(self) -> Tensor:
+    def _inverse(self) -> Array:
         """Of the factor."""
         return inverse_of(self.shape[0])
 
@@ -186,17 +186,18 @@ class Deposit:
         above the largest eigenvalue."""
         matrix = Blocks(square_of(self.shape), joint=False)
         error = cholesky_error(matrix)  # of the product, which is the matrix of the noise exactly
-        norm = Norm(matrix.plus(-error), self.shape)
-        if norm.least <= 0.0:
+        least = Norm(matrix.plus(-error), self.shape).least
+        if least <= 0.0:
             raise not_definite()
-        trace = len(self.anchor) * float(self._inverse.square().sum()) * (1.0 + 2.0**-30)
+        squares = float(namespace(self._inverse).square(self._inverse).sum())
+        trace = len(self.anchor) * squares * (1.0 + 2.0**-30)
         known = (
-            self.model.matrix().numel(),
+            size(self.model.matrix()),
             power_of_four(largest(matrix.plus(error)) * (1.0 + 2.0**-20)),
-            norm.least / (1.0 + 2.0**-20),
+            least / (1.0 + 2.0**-20),
             trace,
         )
-        return Ellipsoid(*known, factors=self.shape.cpu().numpy())
+        return Ellipsoid(*known, factors=to_numpy(self.shape))
 
     @cached_property
     def output_noise(self) -> float:
@@ -246,10 +247,10 @@ class Deposit:
         if self.sums.third is not None:
             tensors["third"] = self.sums.third
         for index, digests in enumerate(self.hashes.digests):
-            tensors[f"hashes.{index}"] = torch.from_numpy(np.array(digests))
+            tensors[f"hashes.{index}"] = digests
         content = {"numbers": asdict(self.numbers) | self.sums.errors, "record": json.loads(self.record.to_json())}
         text = json.dumps(content, sort_keys=True, allow_nan=False)
-        return safetensors_parts({name: tensor.cpu().numpy() for name, tensor in tensors.items()}, {METADATA: text})
+        return safetensors_parts({name: to_numpy(tensor) for name, tensor in tensors.items()}, {METADATA: text})
 
 
 def deposit_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
@@ -272,28 +273,29 @@ def deposit_head(model: LinearModel, record: TrainingRecord) -> LinearHead:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def packed(matrices: Tensor) -> Tensor:
+def packed(matrices: Array) -> NDArray[np.float64]:
     """The lower half of each matrix, row by row: a mask of the whole takes many times as long as these parts."""
-    size = matrices.shape[-1]
-    halves = matrices.new_empty((len(matrices), size * (size + 1) // 2))
-    for row in range(size):
+    matrices = to_numpy(matrices)
+    width = matrices.shape[-1]
+    halves = np.empty((len(matrices), width * (width + 1) // 2), matrices.dtype)
+    for row in range(width):
         start = row * (row + 1) // 2
         halves[:, start : start + row + 1] = matrices[:, row, : row + 1]
-    return halves.cpu()
+    return halves
 
 
-def unpacked(halves: NDArray[np.float64], *, symmetric: bool = True) -> Tensor:
+def unpacked(halves: NDArray[np.float64], *, symmetric: bool = True) -> NDArray[np.float64]:
     """Matrices from their lower halves; `symmetric`, or triangular."""
-    size = int((2 * halves.shape[1]) ** 0.5)
-    if size * (size + 1) // 2 != halves.shape[1]:
+    width = int((2 * halves.shape[1]) ** 0.5)
+    if width * (width + 1) // 2 != halves.shape[1]:
         raise ValueError(f"{halves.shape[1]} numbers are half of no matrix")
-    filled = np.zeros((len(halves), size, size), dtype=halves.dtype)
-    for row in range(size):
+    filled = np.zeros((len(halves), width, width), dtype=halves.dtype)
+    for row in range(width):
         start = row * (row + 1) // 2
         filled[:, row, : row + 1] = halves[:, start : start + row + 1]
         if symmetric:
             filled[:, : row + 1, row] = filled[:, row, : row + 1]
-    return torch.from_numpy(filled)
+    return filled
 
 
 def read_deposit(path: str | Path) -> Deposit:
@@ -331,6 +333,7 @@ def _assembled(
 ) -> Deposit:
     """The deposit, whose parts belong together and whose numbers are possible."""
     stored, n_gauges = sum(values.nbytes for values in tensors.values()), len(numbers.kappas)
+    engine: Dtype = load_torch("the deposit of a network").float64 if loss_named(record.loss).one_vector else None
 
     def finite(name: str) -> NDArray[np.float64]:
         values = tensors[name]
@@ -338,36 +341,39 @@ def _assembled(
             raise ValueError(f"{name} is not finite float64 numbers")
         return values  # type: ignore[return-value]
 
-    def tensor(name: str) -> Tensor:
+    def array(name: str) -> Array:
         """What is most of the file stays where it is; all else would keep the file in memory."""
         values = finite(name)
         shared = 2 * values.nbytes > stored and values.flags.writeable and values.flags.aligned
-        return torch.from_numpy(values if shared else values.copy())
+        return to_engine(values if shared else values.copy(), engine)
 
-    model = replace(from_matrix(tensor("weight"), bias=record.bias, dtype=torch.float64), record=record)
+    def matrices(name: str, *, symmetric: bool = True) -> Array:
+        return to_engine(unpacked(finite(name), symmetric=symmetric), engine)
+
+    model = replace(from_matrix(array("weight"), bias=record.bias, dtype="float64"), record=record)
     head = deposit_head(model, record)
     joint, (classes, width) = is_joint(head), model.matrix().shape
-    factors = (unpacked(finite(f"gauge.{index}"), symmetric=False)[0] for index in range(n_gauges))
+    factors = (matrices(f"gauge.{index}", symmetric=False)[0] for index in range(n_gauges))
     gauges = tuple(map(Gauge, factors, numbers.kappas))
     sums = Sums(
         numbers.n_rows,
-        tensor("gradient"),
-        Blocks(unpacked(finite("curvature")), joint),
-        tuple(Blocks(unpacked(finite(f"weighted.{index}")), joint) for index in range(n_gauges)),
-        third=tensor("third") if "third" in tensors else None,
-        gram=Gram(numbers.n_rows, unpacked(finite("moments")), tensor("support"), tensor("off")),
+        array("gradient"),
+        Blocks(matrices("curvature"), joint),
+        tuple(Blocks(matrices(f"weighted.{index}"), joint) for index in range(n_gauges)),
+        third=array("third") if "third" in tensors else None,
+        gram=Gram(numbers.n_rows, matrices("moments"), array("support"), array("off")),
         **(errors | {"weighted_errors": tuple(errors["weighted_errors"])}),
     )
     first, second, third = (np.array(tensors[f"hashes.{index}"]) for index in range(len(PRECISIONS)))
     deposit = Deposit(model, numbers, sums, gauges, RowHashes((first, second, third)))
     of_third = [(n_lines(head, classes), folded_size(width))] if has_third(head) else []
     n_blocks = 1 if joint or isinstance(head, Ridge) else classes
-    size = classes * width if joint else width
+    order = classes * width if joint else width
     counts = (numbers.n_rows - 1, numbers.forgotten, numbers.generation, *numbers.class_counts)
     bounds = (sums.gradient_error, sums.curvature_error, *sums.weighted_errors, sums.third_error, numbers.anchor_noise)
     fitting = (
         sums.gradient.shape == (classes, width)
-        and all(each.values.shape == (n_blocks, size, size) for each in (sums.curvature, *sums.weighted))
+        and all(each.values.shape == (n_blocks, order, order) for each in (sums.curvature, *sums.weighted))
         and deposit.gram.parts.shape == (3, width, width)
         and deposit.gram.support.shape == deposit.gram.off.shape == (width,)
         and deposit.gram.is_whole

@@ -17,9 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from scipy.special import ndtr
 
 from expunge.bounds.calibration import LARGEST_SCALE, mu_for
 from expunge.certificate.claim import ARITHMETIC_SHARE
@@ -31,6 +30,7 @@ from expunge.errors import ModelError
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import evenly
 from expunge.heads.tangent import JacobianRows
+from expunge.runtime.arrays import Array, cast, double, namespace, namespace_of, put, to_numpy
 from expunge.runtime.progress import Progress, silent
 
 GROUPS = ((200, 24), (1_000, 8), (2_000, 4), (10**9, 2))  # tried of a size: up to so many weights, so many
@@ -52,7 +52,7 @@ class Trial:
     """A group of rows forgotten on trial: the radius it needs, infinite where there is none, and its update."""
 
     radius: float
-    update: Tensor | None
+    update: Array | None
 
 
 def sizes_for(count: int) -> tuple[int, ...]:
@@ -66,9 +66,9 @@ def sizes_for(count: int) -> tuple[int, ...]:
 
 def random_groups(deposit: Deposit, rows: RowSet, size: int, seed: int | None = None) -> list[NDArray[np.int64]]:
     """Groups of so many rows, by number: as many as there is time for, the same in every process."""
-    drawn = torch.tensor(secrets.randbits(53) if seed is None else seed, dtype=torch.float64)
+    drawn = np.array(float(secrets.randbits(53) if seed is None else seed))
     generator = np.random.default_rng(int(rows.agreed(drawn)))
-    weights = deposit.model.matrix().numel()
+    weights = math.prod(deposit.anchor.shape)
     count = next(count for limit, count in GROUPS if weights <= limit)
     if deposit.setting.quadratic and weights > GROUPS[0][0]:
         count = 1  # a square leaves nothing to try but rounding
@@ -98,23 +98,24 @@ def try_removal(deposit: Deposit, rows: RowSet) -> Trial:
     radius = math.inf if result is None else result.facts.size
     if result is None or radius > LARGEST_SCALE:  # no noise is that large
         return Trial(math.inf, None)
-    return Trial(radius, result.update.cpu())
+    return Trial(radius, put(result.update, deposit.model.weight))
 
 
 def choose(rows: RowSet, chosen: Any) -> RowSet:
     """Some rows of a set, by number, in every process that has a share of it."""
-    wanted = torch.as_tensor(np.sort(np.asarray(chosen)))
+    wanted = np.sort(to_numpy(chosen))
     if isinstance(rows, JacobianRows):
         return rows.taken(wanted)
-    features = torch.zeros((len(wanted), rows.n_features), dtype=torch.float64, device=rows.device)
-    labels = torch.zeros(len(wanted), dtype=torch.float64, device=rows.device)
+    xp = namespace_of(rows.dtype)
+    features = xp.zeros((len(wanted), rows.n_features), dtype=xp.float64, device=rows.device)
+    labels = xp.zeros(len(wanted), dtype=xp.float64, device=rows.device)
     for block in rows.blocks():
         start = rows.n_before + block.start
-        places = torch.nonzero((wanted >= start) & (wanted < start + len(block))).reshape(-1)
-        inside, places = (wanted[places] - start).to(rows.device), places.to(rows.device)
-        features[places] = block.features[inside].double()
-        labels[places] = block.labels[inside].double()
-    return Rows(rows.total(features), rows.total(labels).long())
+        found = np.flatnonzero((wanted >= start) & (wanted < start + len(block)))
+        inside, places = put(wanted[found] - start, features), put(found, features)
+        features[places] = double(block.features[inside])
+        labels[places] = double(block.labels[inside])
+    return Rows(rows.total(features), cast(rows.total(labels), "int64"))
 
 
 # Forecast -------------------------------------------------------------------------------------------------------------
@@ -209,13 +210,13 @@ def forecast(
     deposit = deposit.on(rows.device)
     is_right, delta = _judge(rows), 1.0 / max(2, len(rows))
 
-    def accuracy(weights: Tensor) -> float:
+    def accuracy(weights: Array) -> float:
         right = is_right(weights)
-        correct, count = rows.total(torch.tensor([float(right.sum()), float(len(right))], dtype=torch.float64))
+        correct, count = rows.total(np.array([float(right.sum()), float(len(right))]))
         return float(correct / count)
 
     generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-    anchor, before = deposit.model.matrix(), accuracy(deposit.reference_weights.cpu())
+    anchor, before = deposit.model.matrix(), accuracy(deposit.reference_weights)
 
     def lost(trials: tuple[Trial, ...], mu: float) -> tuple[float | None, int]:
         """The accuracy lost, and how many groups were refused."""
@@ -223,7 +224,7 @@ def forecast(
         groups = [(update, scale) for update, scale in covered if update is not None and scale is not None]
         after = []
         for update, scale in groups[:MOST_GROUPS]:
-            noise = torch.from_numpy(deposit.ellipsoid.sample(scale, generator)).reshape(anchor.shape)
+            noise = put(deposit.ellipsoid.sample(scale, generator), anchor).reshape(anchor.shape)
             after.append(accuracy(anchor + update + noise))
         return before - float(np.mean(after)) if after else None, len(trials) - len(groups)
 
@@ -246,6 +247,8 @@ def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> tuple[float, flo
 
     None where there is no such noise, or no second row.
     """
+    from scipy.spatial.distance import cdist  # here: whoever only unlearns need not wait for it
+
     deposit = deposit.on(rows.device)
     count, scale = min(LISTED, len(rows)), deposit.numbers.anchor_noise
     problem = replace(deposit.problem, setting=replace(deposit.setting, stiff=1.0))
@@ -253,11 +256,11 @@ def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> tuple[float, flo
         return None
     listed = choose(rows, np.random.default_rng(seed).choice(len(rows), count, replace=False))
     each, head = (by_class(choose(listed, [i]), deposit.record) for i in range(count)), replace(deposit.head, l2=0.0)
-    moves = torch.stack([problem.system.solved(head.gradient(deposit.anchor, row)) for row in each])
-    white = ((moves - moves.mean(dim=1, keepdim=True)) if problem.setting.shift_free else moves) @ deposit.shape[0]
-    apart = torch.cdist(white.flatten(1), white.flatten(1)) / (scale * deposit.sums.count)
-    told = (torch.special.ndtr(apart / 2.0).sum(dim=1) - 0.5) / (count - 1)
-    return float(told.mean()), float(told.quantile(UNUSUAL))
+    moves = [problem.setting.centred(problem.system.solved(head.gradient(deposit.anchor, row))) for row in each]
+    white = to_numpy(namespace(deposit.anchor).stack([move @ deposit.shape[0] for move in moves])).reshape(count, -1)
+    apart = cdist(white, white) / (scale * deposit.sums.count)
+    told = (ndtr(apart / 2.0).sum(axis=1) - 0.5) / (count - 1)
+    return float(told.mean()), float(np.quantile(told, UNUSUAL))
 
 
 def verdict_of(deposit: Deposit, people: tuple[Trial, ...], epsilon: float = 1.0) -> Verdict:
@@ -287,17 +290,17 @@ def smallest_level(deposit: Deposit, scale: float) -> float | None:
     return next((each for each in deposit.levels if each >= scale * (1.0 + 1e-6)), None)
 
 
-def _judge(rows: RowSet) -> Callable[[Tensor], Tensor]:
+def _judge(rows: RowSet) -> Callable[[Array], Array]:
     """Whether weights put rows that are evenly spread over the set into their classes, each."""
     if isinstance(rows, JacobianRows):
-        examples = rows.taken(torch.arange(0, len(rows), -(-len(rows) // MOST_EXAMPLES)))
+        examples = rows.taken(np.arange(0, len(rows), -(-len(rows) // MOST_EXAMPLES)))
         return lambda weights: examples.predictions(weights).argmax(dim=1) == examples.labels
     shown = evenly(rows, MOST_ROWS)
-    features = shown.features.double()
+    features = double(shown.features)
 
-    def is_right(weights: Tensor) -> Tensor:
-        outputs = features @ weights.to(shown.device).T
-        predicted = (outputs[:, 0] > 0.0).long() if len(weights) == 1 else outputs.argmax(dim=1)
+    def is_right(weights: Array) -> Array:
+        outputs = features @ put(weights, features).T
+        predicted = cast(outputs[:, 0] > 0.0, "int64") if len(weights) == 1 else outputs.argmax(axis=1)
         return predicted == shown.labels
 
     return is_right

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from expunge.bounds.calibration import mu_for, power_of_two
 from expunge.certificate.claim import ARITHMETIC_SHARE
@@ -31,6 +29,20 @@ from expunge.request.sets import is_labelled, rows_of
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.hashes import KEY_BYTES, NOTHING, RowHashes, hash_rows, hash_stream
 from expunge.rows.streams import Stream
+from expunge.runtime.arrays import (
+    Array,
+    Device,
+    Dtype,
+    engine_dtype,
+    load_torch,
+    namespace,
+    norm,
+    put,
+    size,
+    solve_triangular,
+    to_numpy,
+    zeros,
+)
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.linear import SymmetricOperator
@@ -59,16 +71,16 @@ class NewDeposit:
 
     deposit: Deposit
     people: tuple[Trial, ...]
-    optimum: Tensor
+    optimum: Array
     rows: RowSet
 
-    def model(self, dtype: torch.dtype) -> LinearModel:
+    def model(self, dtype: Dtype) -> LinearModel:
         """The model at the optimum, in the type it is to be stored in; the deposit's own anchor has noise."""
         own = self.deposit.record
         stored = from_matrix(self.optimum, bias=own.bias, dtype=dtype)
         record = replace(own, residual=0.0, noised=False, provenance="measured")
-        size, lost = _gradient_size(stored, record, by_class(self.rows, record))
-        return stored.with_record(replace(record, residual=size + lost))
+        length, lost = _gradient_size(stored, record, by_class(self.rows, record))
+        return stored.with_record(replace(record, residual=length + lost))
 
 
 def make_deposit(
@@ -101,7 +113,7 @@ def make_deposit(
         declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
     record, place = record_for(model, declared), execution.place
     require_possible(model, record, place)
-    rows = rows_of(source, model, record, torch.float64, place, NAME, execution)
+    rows = rows_of(source, model, record, engine_dtype("float64", place), place, NAME, execution)
     _require_trained_on(model, record, by_class(rows, record))
     if free_bias and not record.bias:
         raise OptionError(
@@ -142,7 +154,7 @@ def make_from_rows(
     progress("Sums over the source", 0, None)
     gram, secret = gram_of(rows), secret_numbers(rows, seed)
     noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
-    n_gauges = len(NU) if best.numel() <= FEW_WEIGHTS else 1
+    n_gauges = len(NU) if size(best) <= FEW_WEIGHTS else 1
     gauges = () if setting.quadratic else gauges_of(rows, gram, secret, n_gauges)
     key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
     counts, created = class_counts(head, rows), timestamp()
@@ -164,28 +176,29 @@ def make_from_rows(
             created=created,
             longest_target=head.longest_target if isinstance(head, JacobianRidge) else 0.0,
         )
-        stored = from_matrix(anchor, bias=record.bias, dtype=torch.float64).with_record(known)
+        stored = from_matrix(anchor, bias=record.bias, dtype="float64").with_record(known)
         return Deposit(stored, numbers, sums, gauges, NO_HASHES)
 
-    scales = anchor_scales(best.numel(), len(rows), quadratic=setting.quadratic)
+    scales = anchor_scales(size(best), len(rows), quadratic=setting.quadratic)
     deposit, people = with_most_noise(with_noise, scales, lambda each: try_people(each, rows, seed, progress))
     people = people or rehearse(deposit, rows, 1, progress, seed)
     hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
-    return NewDeposit(replace(deposit, hashes=hashes).on(torch.device("cpu")), people, best.cpu(), given_rows)
+    return NewDeposit(replace(deposit, hashes=hashes).on("cpu"), people, put(best, model.weight), given_rows)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 
-def most_weights(device: torch.device) -> int:
+def most_weights(device: Device) -> int:
     """How many weights a block may have: a fixed number, or on a GPU what its memory holds if that is more."""
-    if device.type != "cuda":
+    if getattr(device, "type", device) != "cuda":
         return MOST_WEIGHTS
+    torch = load_torch("a GPU")
     memory = torch.cuda.get_device_properties(device).total_memory
     return max(MOST_WEIGHTS, math.isqrt(memory // (8 * COPIES)))
 
 
-def require_possible(model: LinearModel, record: TrainingRecord, device: torch.device) -> None:
+def require_possible(model: LinearModel, record: TrainingRecord, device: Device) -> None:
     """Refuse a model that was unlearned, has a loss without formulas here, or a Hessian too large to be kept."""
     if record.noised:
         raise ModelError(
@@ -194,10 +207,10 @@ def require_possible(model: LinearModel, record: TrainingRecord, device: torch.d
             "Give the model from before the deletion.",
         )
     head = deposit_head(model, record)
-    size, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
-    if size > most:
+    order, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
+    if order > most:
         raise ModelError(
-            f"a Hessian of {size:,} x {size:,}",
+            f"a Hessian of {order:,} x {order:,}",
             f"a deposit keeps one of at most {most:,} weights",
             "Train the tangent weights of fewer parameters (--last), or a linear head on what the network makes."
             if isinstance(head, JacobianRidge)
@@ -227,13 +240,13 @@ def _require_trained_on(model: LinearModel, record: TrainingRecord, rows: RowSet
     require_whole(record, rows)
     if record.provenance != "measured" or record.residual is None:
         return
-    size, lost = _gradient_size(model, record, rows)
+    length, lost = _gradient_size(model, record, rows)
     allowed = record.residual * (1.0 + 1e-6) + 2.0 * lost
     if record.rows_dtype != "float64":  # it was measured on rounded rows
-        allowed += 2.0**-20 * (1.0 + record.row_bound) * (1.0 + float(model.matrix().norm()))
-    if size > allowed:
+        allowed += 2.0**-20 * (1.0 + record.row_bound) * (1.0 + norm(model.matrix()))
+    if length > allowed:
         raise DataError(
-            f"on the rows given as the source the gradient has norm {size:.3g}",
+            f"on the rows given as the source the gradient has norm {length:.3g}",
             f"at training it was {record.residual:.3g}",
             "Give the rows the model was trained on, all of them, as they were given then.",
         )
@@ -244,7 +257,7 @@ def _gradient_size(model: LinearModel, record: TrainingRecord, rows: RowSet) -> 
     head, weights = head_of(model, record), model.matrix(rows.device)
     penalty = Penalty(record.l2, bool(record.free_bias)).diagonal(weights)
     gradient = replace(head, l2=0.0).gradient(weights, rows) + penalty * weights
-    return float(gradient.norm()), head.rounding(weights, rows)
+    return norm(gradient), head.rounding(weights, rows)
 
 
 # Anchor, hashes, counts -----------------------------------------------------------------------------------------------
@@ -256,7 +269,7 @@ class AnchorEquation:
     step or two, which correct what rounding made of the factors."""
 
     head: LinearHead
-    weights: Tensor
+    weights: Array
     rows: RowSet
     setting: Setting
     penalty: Penalty
@@ -266,37 +279,38 @@ class AnchorEquation:
     def n_rows(self) -> int:
         return len(self.rows)
 
-    def objective(self, update: Tensor) -> float:
+    def objective(self, update: Array) -> float:
         at = self.weights + update
-        return self.head.loss(at, self.rows) + 0.5 * float((self.penalty.diagonal(at) * at.square()).sum())
+        squares = self.penalty.diagonal(at) * namespace(at).square(at)
+        return self.head.loss(at, self.rows) + 0.5 * float(squares.sum())
 
-    def residual(self, update: Tensor) -> Tensor:
+    def residual(self, update: Array) -> Array:
         at = self.weights + update
         return self.setting.centred(self.head.gradient(at, self.rows) + self.penalty.diagonal(at) * at)
 
-    def jacobian(self, update: Tensor, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
+    def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
         curvature = self.setting.stiffened(mean_curvature(self.head, self.weights + update, self.rows))
         matrix = self.setting.penalised(curvature, self.penalty)
-        norm, damping = Norm.of(matrix), 1e-14 * matrix.largest_entry
-        while norm is None and damping < math.inf:
-            norm, damping = Norm.of(matrix.plus(damping)), 10.0 * damping
-        return MatrixFree(matrix.product, None if norm is None else norm.solved)
+        factors, damping = Norm.of(matrix), 1e-14 * matrix.largest_entry
+        while factors is None and damping < math.inf:
+            factors, damping = Norm.of(matrix.plus(damping)), 10.0 * damping
+        return MatrixFree(matrix.product, None if factors is None else factors.solved)
 
     def manner(self) -> Manner:
-        return Manner(dense=False, working=torch.float64, accurate=ACCURATE, inexact=False)
+        return Manner(dense=False, working=self.weights.dtype, accurate=ACCURATE, inexact=False)
 
-    def agreed(self, step: Tensor) -> Tensor:
+    def agreed(self, step: Array) -> Array:
         return self.setting.centred(self.rows.agreed(step))
 
 
-def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Tensor:
+def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, progress: Progress = silent) -> Array:
     """The optimum of the head's loss with this penalty, by Newton's method from the setting's anchor, to where float64
     ends.
 
     It begins at zero where the objective is lower there: far out, where predictions are all certain, it is nearly flat.
     """
     weights = setting.centred(setting.anchor)
-    nothing = torch.zeros_like(weights)
+    nothing = zeros(weights)
     head = replace(head, l2=0.0)  # the penalty is all the regulariser there is
     equation = AnchorEquation(head, weights, rows, replace(setting, stiff=1.0), penalty)
     at_zero = replace(equation, weights=nothing)
@@ -308,8 +322,8 @@ def optimum(head: LinearHead, rows: RowSet, setting: Setting, penalty: Penalty, 
 
 def secret_numbers(rows: RowSet, seed: int | None) -> np.random.Generator:
     """The source of noise that is drawn once and kept nowhere; the same in every process of a group."""
-    words = torch.tensor([secrets.randbits(53) for _ in range(5)], dtype=torch.float64)
-    return np.random.default_rng([int(rows.agreed(word)) for word in words] if seed is None else seed)
+    words = rows.agreed(np.array([float(secrets.randbits(53)) for _ in range(5)]))
+    return np.random.default_rng([int(word) for word in words] if seed is None else seed)
 
 
 def anchor_scales(n_weights: int, n_rows: int, *, quadratic: bool) -> tuple[float, ...]:
@@ -367,15 +381,14 @@ def try_people(
 
 
 def anchor_noise(
-    head: LinearHead, gram: Gram, penalty: Penalty, weights: Tensor, scale: float, generator: np.random.Generator
-) -> Tensor:
+    head: LinearHead, gram: Gram, penalty: Penalty, weights: Array, scale: float, generator: np.random.Generator
+) -> Array:
     """`N(0, s^2 M_0^-1)`, K x d."""
     factor = shape_of(head, gram, penalty.diagonal(weights)[0])
     if factor is None:
         raise not_definite()
-    normals = torch.from_numpy(generator.normal(size=tuple(weights.shape))).to(weights)
-    drawn: Tensor = torch.linalg.solve_triangular(factor[0].T, normals.T, upper=True).T
-    return scale * drawn
+    normals = put(generator.normal(size=tuple(weights.shape)), weights)
+    return scale * solve_triangular(factor[0].T, normals.T, upper=True).T
 
 
 def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress: Progress = silent) -> RowHashes:
@@ -396,8 +409,8 @@ def hashes_of(key: bytes, given: tuple[Any, Any] | Stream, n_rows: int, progress
 def class_counts(head: LinearHead, rows: RowSet) -> tuple[int, ...]:
     """Rows of each class."""
     if isinstance(rows, JacobianRows):
-        return tuple(torch.bincount(rows.labels, minlength=rows.outputs).tolist())
-    counts = torch.zeros(2 if isinstance(head, Logistic) else head.n_classes, dtype=torch.float64)
+        return tuple(np.bincount(to_numpy(rows.labels), minlength=rows.outputs).tolist())
+    counts = np.zeros(2 if isinstance(head, Logistic) else head.n_classes)
     for block in rows.blocks():
-        counts += torch.bincount(block.labels.cpu(), minlength=len(counts)).double()
+        counts += np.bincount(to_numpy(block.labels), minlength=len(counts))
     return tuple(int(count) for count in rows.total(counts))

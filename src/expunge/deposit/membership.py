@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from expunge.bounds.calibration import power_of_two
 from expunge.deposit.file import Deposit
@@ -24,7 +22,7 @@ from expunge.request.sets import is_labelled, require_encoder
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.features import as_features, as_labels, require_width
 from expunge.rows.hashes import PRECISIONS, Matches, RowHashes, hash_rows, match_hashes
-from expunge.runtime.arrays import put
+from expunge.runtime.arrays import Array, copy, double, namespace, norm, put, to_numpy, zeros
 
 # Whether rows are in what is left of a source, by their hashes: at which precision, and how often -------------------
 
@@ -124,7 +122,8 @@ def answers(deposit: Deposit, rows: Any) -> list[RowAnswer]:
         raise DataError(f"{NAME}: no labels", "a row is known by its label too", "Give (features, labels).")
     if deposit.of_network:  # examples as they are before the network, each of any shape
         features, labels = rows
-        table = as_features(torch.as_tensor(features).flatten(1), NAME)
+        examples = to_numpy(features)
+        table = as_features(examples.reshape(len(examples), -1), NAME)
     else:
         require_encoder(rows, record, NAME)
         features, labels = match_record(rows, record, deposit.model.n_features, NAME)
@@ -185,7 +184,7 @@ def remove_rows(deposit: Deposit, rows: Rows, membership: Membership, removed: S
         class_counts=counts,
     )
     record = replace(deposit.record, n_source=sums.count, class_counts=counts, l2=penalty.l2)
-    model = from_matrix(anchor, bias=record.bias, dtype=torch.float64).with_record(record)
+    model = from_matrix(anchor, bias=record.bias, dtype="float64").with_record(record)
     return replace(deposit, model=model, numbers=numbers, sums=sums, hashes=RowHashes((first, second, third)))
 
 
@@ -204,15 +203,15 @@ def charged_sums(deposit: Deposit, rows: Rows, membership: Membership, *, check:
     if total == 0.0:
         return sums
     assert sums.gram is not None
-    same = torch.as_tensor(membership.matches.precision == 0).to(rows.device)  # a copy may be on the grid by itself
+    same = put(membership.matches.precision == 0, rows.features)  # a copy may be on the grid by itself
     sums = replace(sums, gram=replace(sums.gram, off=gram_of(Rows(rows.features[same], rows.labels[same])).off))
     head, weights = deposit.head, deposit.anchor
     slope, curve, bend = SMOOTHNESS[head.name]
-    bound, size, each = head.row_bound, float(torch.linalg.matrix_norm(weights, 2)), total / len(rows)
+    bound, size, each = head.row_bound, float(namespace(weights).linalg.matrix_norm(weights, ord=2)), total / len(rows)
     hessian = 2.0 * bound * curve + bend * size * bound**2
     weighted = []
     for gauge, error in zip(deposit.gauges, sums.weighted_errors, strict=True):
-        stretch = float(gauge.inverse.norm()) * (1.0 + gauge.lost)  # a copy is so much farther out for its distance
+        stretch = norm(gauge.inverse) * (1.0 + gauge.lost)  # a copy is so much farther out for its distance
         steep = stretch * (2.0 * gauge.kappa + stretch * total)
         outside = (1.0 + stretch * total / gauge.kappa) ** 2
         weighted.append(error * outside + each * (gauge.kappa**2 * hessian + steep * curve * bound**2))
@@ -234,7 +233,8 @@ def distances(membership: Membership, rows: Rows) -> NDArray[np.float64]:
     at, root = membership.matches.precision, math.sqrt(rows.n_features)
     if not at.any():
         return np.zeros(len(at))
-    lengths = rows.features.double().norm(dim=1).cpu().numpy()
+    features = double(rows.features)
+    lengths = to_numpy(namespace(features).linalg.vector_norm(features, axis=1))
     away: NDArray[np.float64] = np.where(at == FLOAT32, lengths * 2.0**-23 + SMALLEST_STEP * root, 0.0)
     return np.asarray(np.where(at == SIX_DECIMALS, 1e-6 * root, away) * 1.001)
 
@@ -244,13 +244,14 @@ def _require_sure(deposit: Deposit, rows: Rows, membership: Membership, away: ND
     features that has zeros."""
     if deposit.of_network:
         return
-    features, at = rows.features.double(), membership.matches.precision
+    features, at = double(rows.features), membership.matches.precision
+    xp = namespace(features)
     scaled = 4.0 * (features.shape[1] + 8) * UNIT_ROUNDOFF  # to a norm bound, in another order than then
-    farthest = torch.as_tensor(away).to(features) + scaled * features.norm(dim=1)
+    farthest = put(away, features) + scaled * xp.linalg.vector_norm(features, axis=1)
     # what rounds to zero is zero in a copy that was rounded, and may be anything that does in its original
     to_zero = np.where(at == FLOAT32, 0.5 * SMALLEST_STEP, np.where(at == SIX_DECIMALS, 0.5e-6, 0.0))
-    nearly = (features != 0.0) & (features.abs() <= torch.as_tensor(to_zero).to(features)[:, None])
-    doubtful = torch.nonzero(unsure(features, farthest) | nearly.any(dim=1)).reshape(-1).tolist()
+    nearly = (features != 0.0) & (abs(features) <= put(to_zero, features)[:, None])
+    doubtful = xp.nonzero(unsure(features, farthest) | nearly.any(axis=1))[0].tolist()
     if doubtful:
         raise DataError(
             f"{len(doubtful):,} of {len(rows):,} rows ({numbered(doubtful)}) are rounded copies, too far from what was "
@@ -279,19 +280,19 @@ def _shifted(deposit: Deposit, sums: Sums, lost: float) -> Sums:
     )
 
 
-def _cleared(sums: Sums, unseen: Tensor) -> Sums:
+def _cleared(sums: Sums, unseen: Array) -> Sums:
     """With nothing for features that are zero in every row that is left: what rounding left there is of rows that went.
 
     The loss of what is left does not depend on their weights, so the anchor may have any there: it has none.
     """
     if not len(unseen):
         return sums
-    width = sums.gradient.shape[1]
-    gone = torch.zeros(width, dtype=torch.bool, device=sums.gradient.device)
+    width, xp = sums.gradient.shape[1], namespace(sums.gradient)
+    gone = zeros(sums.gradient, (width,), xp.bool)
     gone[unseen] = True
 
     def without(matrix: Blocks) -> Blocks:
-        values, mask = matrix.values.clone(), gone.repeat(matrix.size // width)
+        values, mask = copy(matrix.values), xp.tile(gone, (matrix.size // width,))
         values[:, mask, :] = 0.0
         values[:, :, mask] = 0.0
         return Blocks(values, matrix.joint)
@@ -299,10 +300,13 @@ def _cleared(sums: Sums, unseen: Tensor) -> Sums:
     third = sums.third
     if third is not None:
         first, second, last = (put(part, third) for part in threes(width))
-        third = torch.where((gone[first] | gone[second] | gone[last])[None], 0.0, third)
+        third = copy(third)
+        third[:, gone[first] | gone[second] | gone[last]] = 0.0
+    gradient = copy(sums.gradient)
+    gradient[:, gone] = 0.0
     return replace(
         sums,
-        gradient=torch.where(gone[None], 0.0, sums.gradient),
+        gradient=gradient,
         curvature=without(sums.curvature),
         weighted=tuple(map(without, sums.weighted)),
         third=third,

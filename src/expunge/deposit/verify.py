@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import chi2
 
 from expunge.bounds.calibration import LEVELS, mu_for
@@ -56,6 +55,7 @@ from expunge.request.sets import (
     weighted_rows,
 )
 from expunge.rows.hashes import PRECISIONS
+from expunge.runtime.arrays import double, equal, namespace_of, norm, put, size
 
 ALIKE = 1e-6  # relative: what another machine's linear algebra may change of a fact
 SAME = 1e-9  # relative: what float64 may change of a sum
@@ -280,15 +280,15 @@ def published_checks(content: Json, after: Deposit, result: Solution, path: str 
     if after.of_network:
         location = Path(path)
         (stored,) = parse_published(published_bytes(location, TANGENT), location, TANGENT).tensors
-        weights, dtype = torch.tensor(stored.values, dtype=torch.float64, device=after.device).reshape(1, -1), None
+        weights, dtype = put(stored.values.astype(np.float64).reshape(1, -1), after.anchor), after.anchor.dtype
     else:
         model, _ = read_model(path)
         weights, dtype = model.matrix(after.device), model.weight.dtype
     if weights.shape != after.anchor.shape:
         return [_holds("deposit: the published weights have its shape", False)]
     away = after.length(weights - after.anchor - result.update)
-    sigma, count = content["sigma"], after.anchor.numel()
-    rounded = float(torch.finfo(dtype or torch.float64).eps) * float(weights.norm())
+    sigma, count = content["sigma"], size(after.anchor)
+    rounded = float(namespace_of(dtype).finfo(dtype).eps) * norm(weights)
     on_grid = math.sqrt(count) * math.ldexp(1.0, content["noise"]["grid_exponent"])  # no grid is finer than a last one
     slack = (rounded + on_grid) * math.sqrt(after.ellipsoid.largest)
     low = math.sqrt(chi2.ppf(UNLIKELY, count)) * sigma - slack
@@ -304,8 +304,9 @@ def surrogate_rows(distance: Distance, after: Deposit, surrogate: Any) -> tuple[
     """The surrogate rows made ready as they were then, and that they were not copied, which the door refuses."""
     record, labelled = after.record, is_labelled(surrogate)
     left = replace(record, n_source=after.numbers.n_rows, class_counts=after.numbers.class_counts)
-    rows = rows_of(surrogate, after.model, record, torch.float64, after.device, SURROGATE)
-    nobody = Rows(torch.zeros((0, rows.n_features), dtype=rows.dtype), torch.zeros(0, dtype=torch.int64))
+    rows = rows_of(surrogate, after.model, record, after.anchor.dtype, after.device, SURROGATE)
+    xp = namespace_of(rows.dtype)
+    nobody = Rows(xp.zeros((0, rows.n_features), dtype=rows.dtype), xp.zeros(0, dtype=xp.int64))
     seen = survey(nobody, rows, len(record.classes), distance)
     why = "independent draws do not repeat as they do"
     return weighted_rows(rows, left, distance, labelled), _check(
@@ -317,7 +318,10 @@ def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | N
     """With sampling `seen`: that no forget row shows more than the surrogate does."""
     if region is None or forget is None or not distance.samples_rows or distance.sampling != "seen":
         return []
-    rows, why = in_memory(rows_of(forget, after.model, after.record, torch.float64, after.device, FORGET), "it"), ""
+    rows, why = (
+        in_memory(rows_of(forget, after.model, after.record, after.anchor.dtype, after.device, FORGET), "it"),
+        "",
+    )
     try:
         region.require_seen(after, rows)
     except VacuousClaim as error:
@@ -341,12 +345,12 @@ def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> li
         {name: value for name, value in each.record.facts().items() if name not in leaves} for each in (before, after)
     )
     same_gauges = len(before.gauges) == len(after.gauges) and all(
-        torch.equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
+        equal(a.factor, b.factor) for a, b in zip(before.gauges, after.gauges, strict=True)
     )
     same_anchor = before.anchor.shape == after.anchor.shape
     if same_anchor:
         anchor = rested(before.anchor, after.gram, penalty.diagonal(before.anchor)[0])[0]
-        same_anchor = bool((anchor - after.anchor).norm() <= SAME * after.anchor.norm())
+        same_anchor = norm(anchor - after.anchor) <= SAME * norm(after.anchor)
     compared = [
         *(_check(f"deposits: {name} is frozen", getattr(other, name), getattr(one, name)) for name in FROZEN),
         _holds("deposits: the anchor is frozen but for what no row has any more", same_anchor),
@@ -367,7 +371,8 @@ def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> li
 
 def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
     """The later deposit, worked out from the earlier one and the rows that left."""
-    rows = in_memory(rows_of(forget, before.model, before.record, torch.float64, before.device, FORGET), "the rows")
+    dtype = before.anchor.dtype
+    rows = in_memory(rows_of(forget, before.model, before.record, dtype, before.device, FORGET), "the rows")
     gone = before.numbers.n_rows - after.numbers.n_rows
     if len(rows) != gone:
         why = f"{gone:,} left; give those, and with --forget-class the class that was forgotten"
@@ -377,7 +382,7 @@ def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Che
     if membership.missing:
         return compared
     for index, gauge in enumerate(before.gauges):
-        farthest = math.sqrt(float(gauge.squares(rows.features.double()).max()))
+        farthest = math.sqrt(float(gauge.squares(double(rows.features)).max()))
         why = f"one is {farthest:.4g} out, and none may be more than {gauge.kappa:.4g}"
         within = farthest <= gauge.kappa * (1.0 + 1e-5) + 1e-5
         compared.append(_holds(f"deposits: the forgotten rows lie within gauge {index}", within, why))
@@ -388,7 +393,7 @@ def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Che
     for level, name in enumerate(PRECISIONS):
         told, known = (sorted(map(bytes, each.hashes.digests[level])) for each in (after, anew))
         compared.append(_check(f"{WITHOUT}hashes at {name}", told, known))
-    moments = (torch.equal(getattr(anew.gram, n), getattr(after.gram, n)) for n in ("parts", "support", "off"))
+    moments = (equal(getattr(anew.gram, n), getattr(after.gram, n)) for n in ("parts", "support", "off"))
     compared.append(_holds(f"{WITHOUT}the second moments", all(moments)))
     one, other = anew.sums, after.sums
     weighted = enumerate(zip(one.weighted, other.weighted, lost["weighted_errors"], strict=True))
@@ -400,7 +405,7 @@ def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Che
     ]
     off = "it differs; rows are to be given as they were when they were forgotten"
     for name, own, its, error in pairs:
-        alike = own is its is None or (own is not None and its is not None and float((own - its).norm()) <= error)
+        alike = own is its is None or (own is not None and its is not None and norm(own - its) <= error)
         compared.append(_holds(WITHOUT + name, alike, off))
     for name, error in one.errors.items():
         alike = bool(np.allclose(error, getattr(other, name), rtol=1e-6, atol=0.0))

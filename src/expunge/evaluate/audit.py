@@ -25,11 +25,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import beta
-from torch import Tensor
 
 from expunge.bounds import PaperConstants
 from expunge.bounds.calibration import EXACT, mu_for
@@ -51,6 +49,8 @@ from expunge.model import LinearModel, checked_model, read_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
 from expunge.request.promise import Declared, Execution, Promise
 from expunge.request.request import LinearSubject, Request
+from expunge.rows.features import to_engine
+from expunge.runtime.arrays import Array, Dtype, cast, double, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
@@ -182,8 +182,13 @@ def unlearned_runs(
     assert isinstance(request.subject, LinearSubject)
     derived = judge(request, measured, insecure=seed is not None)[1]
     own = [None if seed is None else seed * 2**32 + first + run for run in range(runs)]  # audits share none
-    drawn = torch.stack([draw(request, measured, derived, insecure_test_seed=each)[0] for each in own])
-    return drawn.to(request.subject.dtype).double().numpy()
+    drawn = np.stack([to_numpy(draw(request, measured, derived, insecure_test_seed=each)[0]) for each in own])
+    return _as_stored(drawn, request.subject.dtype)
+
+
+def _as_stored(weights: Values, dtype: Dtype) -> Values:
+    """The weights as a file with this type has them."""
+    return to_numpy(double(cast(to_engine(weights, dtype), dtype)))
 
 
 def noised_runs(weights: Values, noise: Noise, runs: int, *, seed: int | None = None) -> Values:
@@ -229,10 +234,10 @@ class AuditTask:
     name: str
     request: Request
     measured: Measurement
-    retrained: Tensor
+    retrained: Array
 
     @property
-    def updated(self) -> Tensor:
+    def updated(self) -> Array:
         return self.request.weights + self.measured.step.update
 
 
@@ -256,15 +261,15 @@ def audit(
     planned = judge(request, measured, insecure=seed is not None)[1].noise
     assert planned is not None
     noise = measured.shaped(planned)
-    updated, goal = task.updated.cpu().numpy(), task.retrained.cpu().numpy()
+    updated, goal = to_numpy(task.updated), to_numpy(task.retrained)
     sides: tuple[list[dict[str, Values]], list[dict[str, Values]]] = ([], [])
     for start in range(0, runs, BATCH):
         progress(f"Audit {task.name}", start, runs)
         batch = min(BATCH, runs - start)
         unlearned = unlearned_runs(request, measured, batch, seed=seed, first=start)
         other = None if seed is None else seed * 2**32 + 2**31 + start
-        retrained = torch.from_numpy(noised_runs(goal, noise, batch, seed=other)).to(request.subject.dtype)
-        for side, models in zip(sides, (unlearned, retrained.double().numpy()), strict=True):
+        retrained = _as_stored(noised_runs(goal, noise, batch, seed=other), request.subject.dtype)
+        for side, models in zip(sides, (unlearned, retrained), strict=True):
             side.append(statistics(models, updated, goal, noise.shape))
     progress(f"Audit {task.name}", runs, runs)
     one, two = ({name: np.concatenate([part[name] for part in side]) for name in side[0]} for side in sides)
@@ -286,7 +291,7 @@ def tight_task(
     features, labels = _clusters(generator, n_source, 6, 2)
     features[:, -1] = 0.0
     model = train(features, labels, l2=0.1, max_norm=1.0, loss="ridge")
-    weights = model.matrix().numpy().copy()
+    weights = to_numpy(model.matrix())
     weights[:, -1] += left * np.array([0.6, -0.8])
     request = ask(
         checked_model(weights),

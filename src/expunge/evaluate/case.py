@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Rows
@@ -36,11 +34,11 @@ from expunge.rows import (
 )
 from expunge.rows.columns import match_record, prepare_frames, to_arrays
 from expunge.rows.tables import is_table
+from expunge.runtime.arrays import Array, Device, engine_dtype
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise, train
 
 Labelled = tuple[NDArray[Any], NDArray[Any]]
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class Case:
         return self.trained.record
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> Array:
         return self.trained.matrix(self.rows["train"].device)
 
     @property
@@ -123,7 +121,7 @@ class Case:
         return replace(self, splits=replace(self.splits, surrogate=surrogate), rows={**self.rows, "surrogate": rows})
 
     @cached_property
-    def retrained(self) -> Tensor:
+    def retrained(self) -> Array:
         """The optimum for the retain set. It is unique, so where the search starts does not matter."""
         return minimise(self.objective, self.rows["retain"], start=self.weights)
 
@@ -184,9 +182,7 @@ def read_part(path: Path, label: str | None, model: LinearModel) -> Labelled:
     return read_data(path, label if is_table(path) else None, preparation=table_of(model)).rows
 
 
-def make_rows(
-    part: Labelled, model: LinearModel, record: TrainingRecord, name: str, device: torch.device = CPU
-) -> Rows:
+def make_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str, device: Device = "cpu") -> Rows:
     """Rows as they are for training: scaled to the norm bound, bias column, labels as class indices.
 
     Features that say they were made by another encoder than the model's are refused, as are other columns.
@@ -199,7 +195,7 @@ def make_rows(
         encode(as_labels(part[1], features.shape[0], name), record.classes, name),
         max_norm=record.max_norm,
         bias=record.bias,
-        dtype=torch.float64,
+        dtype=engine_dtype("float64", device),
         device=device,
         width=model.n_features,
         name=name,

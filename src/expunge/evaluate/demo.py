@@ -26,6 +26,7 @@ from expunge.model import LinearModel
 from expunge.request.promise import Promise
 from expunge.request.request import Request
 from expunge.rows.output import DOSSIER, MODEL, PRIVATE_PART, STATEMENT, write_file
+from expunge.runtime.arrays import to_numpy
 from expunge.runtime.files import PRIVATE
 from expunge.train import train
 from expunge.unlearn import unlearn
@@ -98,9 +99,9 @@ def run(
         say(f"   expunge verify {name}/statement.json --model {name}/model.safetensors")
         dossier = read_certificate(result / PRIVATE_PART / DOSSIER)
         checks = verify_statement(read_statement(result / STATEMENT), result / MODEL, dossier)
-        away = request.weights + measure(request).step.update - retrained.matrix()
+        away = to_numpy(request.weights + measure(request).step.update - retrained.matrix())
         shape = None if request.deposit is None else request.deposit.ellipsoid
-        endings[name] = DemoResult(unlearned, checks, float(np.linalg.norm(whiten(shape, away.cpu().numpy()[None]))))
+        endings[name] = DemoResult(unlearned, checks, float(np.linalg.norm(whiten(shape, away[None]))))
         ended(name, endings[name])
 
     say("With a deposit: the source is to be deleted, and that is known beforehand.\n")

@@ -38,6 +38,7 @@ from expunge.evaluate.metrics import (
 from expunge.model import read_model
 from expunge.noise import Noise
 from expunge.request.promise import check_budget
+from expunge.runtime.arrays import norm
 from expunge.runtime.progress import Progress, silent
 
 N_MODELS = 512
@@ -102,7 +103,7 @@ def evaluate(
         if n_models:
             scores |= _model_scores(case, method, outcome, plus[0] if plus else None, n_models, generator)
         scores["sigma"] = Score(outcome.sigma) if outcome.drawn else Score.meaningless(PUBLISHED_ONCE)
-        scores["distance"] = Score(float((outcome.updated - case.retrained).norm()))
+        scores["distance"] = Score(norm(outcome.updated - case.retrained))
         rows.append(MethodScores(method.name, scores, outcome.notes))
     progress("Metrics", len(methods), len(methods))
     return rows

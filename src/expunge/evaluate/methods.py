@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from expunge.bounds import Ball
 from expunge.deposit.make import make_deposit
@@ -27,6 +25,7 @@ from expunge.model import LinearModel
 from expunge.noise import Noise, grid_exponent
 from expunge.request.promise import Promise, refuse_unsound
 from expunge.rows.columns import order_of
+from expunge.runtime.arrays import Array, namespace, put, size
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class MethodResult:
     so no more models can be drawn from where it came from.
     """
 
-    updated: Tensor
+    updated: Array
     noise: Noise | None
     drawn: bool = True
     notes: tuple[str, ...] = ()
@@ -53,7 +52,7 @@ class MethodResult:
         difference, sigma = self.updated[1:] - self.updated[:1], math.sqrt(2.0) * self.sigma
         return replace(self, updated=difference, noise=plain_noise(sigma, difference))
 
-    def ensemble(self, count: int, generator: np.random.Generator, noise: Noise | None = None) -> Tensor:
+    def ensemble(self, count: int, generator: np.random.Generator, noise: Noise | None = None) -> Array:
         """`count` models at once, count x K x d, with this noise or their own.
 
         This is the mechanism's own distribution but for its grid, whose step is a millionth of sigma: no metric sees
@@ -62,18 +61,18 @@ class MethodResult:
         drawn = noise or self.noise
         if drawn is None:
             generator.standard_normal((count, *self.updated.shape))  # what is drawn later does not depend on the method
-            return self.updated.expand(count, *self.updated.shape)
+            return namespace(self.updated).broadcast_to(self.updated, (count, *self.updated.shape))
         draws = np.stack([drawn.shape.sample(drawn.scale, generator) for _ in range(count)])
-        return self.updated + torch.from_numpy(draws).reshape(count, *self.updated.shape).to(self.updated.device)
+        return self.updated + put(draws.reshape(count, *self.updated.shape), self.updated)
 
-    def published(self, generator: np.random.Generator) -> Tensor:
+    def published(self, generator: np.random.Generator) -> Array:
         """One model, as it would be published."""
         return self.ensemble(1, generator)[0]
 
 
-def plain_noise(sigma: float, weights: Tensor) -> Noise:
+def plain_noise(sigma: float, weights: Array) -> Noise:
     """Noise of this standard deviation on every weight."""
-    return Noise(sigma, grid_exponent(sigma), Ball(weights.numel()))
+    return Noise(sigma, grid_exponent(sigma), Ball(size(weights)))
 
 
 class Method(Protocol):
@@ -199,5 +198,6 @@ class GivenModel:
         if own is not None and case.record.features is not None:
             order = order_of(own, case.record.features, f"the model {self.name}")
             width = self.model.n_features
-            matrix = matrix if order is None else torch.cat([matrix[:, :width][:, order], matrix[:, width:]], dim=1)
+            if order is not None:
+                matrix[:, :width] = matrix[:, :width][:, order]
         return MethodResult(matrix, None, drawn=False)

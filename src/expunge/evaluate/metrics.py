@@ -17,11 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedShuffleSplit
-from torch import Tensor
 
 from expunge.errors import DataError
 from expunge.evaluate.case import Case, Labelled, make_rows
@@ -32,6 +30,7 @@ from expunge.record import Label
 from expunge.request.sets import is_labelled, scaling_words
 from expunge.rows import as_labels, encode
 from expunge.rows.columns import match_record
+from expunge.runtime.arrays import Array, cast, copy, log_sum_exp, namespace, put, to_numpy, zeros
 
 PARTS = ("train", "test", "retain", "forget")
 FEWEST_ROWS, FEWEST_MODELS = 20, 20
@@ -44,6 +43,7 @@ OTHER_CLASSES = 0.1  # total variation of the labels from which, if no chance, t
 PERMUTATIONS = 999
 WITHIN = 0.005  # of the original accuracy: relearned
 LEARNING_RATE, BATCH, MOST_ITERATIONS = 1e-3, 512, 1000
+MEMORY, LEAST = (0.9, 0.999), 1e-8  # of Adam's means of gradients and of their squares; beside the root of these
 
 Values = NDArray[np.float64]
 
@@ -64,18 +64,18 @@ class Score:
 # Accuracy -------------------------------------------------------------------------------------------------------------
 
 
-def classify(outputs: Tensor) -> Tensor:
+def classify(outputs: Array) -> Array:
     """The class of the largest output, the first of equal ones; one output is the second class's, against zero."""
-    return outputs.argmax(dim=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.0).long()
+    return outputs.argmax(axis=1) if outputs.shape[1] > 1 else cast(outputs[:, 0] > 0.0, "int64")
 
 
-def accuracy(weights: Tensor, rows: Rows) -> float:
+def accuracy(weights: Array, rows: Rows) -> float:
     """Share of rows that are classified as labelled."""
     hits = sum(int((classify(block.features @ weights.T) == block.labels).sum()) for block in rows.blocks())
     return hits / len(rows)
 
 
-def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
+def accuracies(weights: Array, case: Case) -> dict[str, Score]:
     """Train (retain and forget together), test, retain and forget accuracy a, with errors `sqrt(a (1 - a) / rows)`."""
     scores = {}
     for part in PARTS:
@@ -84,22 +84,23 @@ def accuracies(weights: Tensor, case: Case) -> dict[str, Score]:
     return scores
 
 
-def confidences(models: Tensor, rows: Rows) -> Values:
+def confidences(models: Array, rows: Rows) -> Values:
     """Logit-scaled confidence in each row's label, models x rows.
 
     `ln p_y - ln(1 - p_y) = z_y - logsumexp of the other outputs`; one matrix product for a block of models. One weight
     vector is that of the second of two classes; the first one's output is then zero.
     """
-    labels = rows.labels[:, None, None]
-    parts = []
-    for block in torch.split(models, MODELS_AT_ONCE):
+    xp, parts = namespace(models), []
+    each = xp.arange(len(rows), device=models.device)
+    for start in range(0, len(models), MODELS_AT_ONCE):
+        block = models[start : start + MODELS_AT_ONCE]
         outputs = (rows.features @ block.reshape(-1, block.shape[2]).T).reshape(len(rows), *block.shape[:2])
         if block.shape[1] == 1:
-            outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=2)
-        own = outputs.gather(2, labels.expand(-1, block.shape[0], 1)).squeeze(2)
-        others = outputs.scatter(2, labels.expand(-1, block.shape[0], 1), -torch.inf).logsumexp(dim=2)
-        parts.append((own - others).T)
-    return np.ascontiguousarray(torch.cat(parts).numpy())
+            outputs = xp.concat([zeros(outputs), outputs], axis=2)
+        own = outputs[each, :, rows.labels]
+        outputs[each, :, rows.labels] = -math.inf
+        parts.append(to_numpy((own - log_sum_exp(outputs)).T))
+    return np.concatenate(parts)
 
 
 # Attacks on forgotten rows by many models -----------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def _epsilons_inside(inside: Values, outside: Values) -> Values:
 # Attacks on one model -------------------------------------------------------------------------------------------------
 
 
-def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Score:
+def membership(weights: Array, case: Case, seed: int, n_splits: int = 5) -> Score:
     """MIA, the paper's membership inference attack: can forget rows be told from test rows by their loss?
 
     As many forget as test rows; a logistic regression on the loss alone, trained on 90 % and scored on 10 % of them in
@@ -202,7 +203,7 @@ def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Sco
     other classes, as in class unlearning.
     """
     forget, test = case.rows["forget"], case.rows["test"]
-    if of_other_classes(forget.labels.numpy(), test.labels.numpy()):
+    if of_other_classes(to_numpy(forget.labels), to_numpy(test.labels)):
         return Score.meaningless(
             "forget and test rows are of other classes (class unlearning): the attack would tell classes, not "
             "membership"
@@ -211,10 +212,10 @@ def membership(weights: Tensor, case: Case, seed: int, n_splits: int = 5) -> Sco
     return attack_membership(losses[0], losses[1], seed, n_splits)
 
 
-def row_losses(objective: LinearHead, weights: Tensor, rows: Rows) -> Values:
+def row_losses(objective: LinearHead, weights: Array, rows: Rows) -> Values:
     """The loss of each row, without the regulariser."""
     parts = [objective.losses(block.features @ weights.T, block.labels) for block in rows.blocks()]
-    return np.concatenate([part.numpy() for part in parts])
+    return np.concatenate([to_numpy(part) for part in parts])
 
 
 def attack_membership(forget: Values, test: Values, seed: int, n_splits: int = 5) -> Score:
@@ -260,7 +261,7 @@ def of_other_classes(first: NDArray[np.int64], second: NDArray[np.int64]) -> boo
     return all(variation(generator.permutation(labels)) < observed for _ in range(PERMUTATIONS))
 
 
-def relearn_time(weights: Tensor, case: Case, seed: int) -> Score:
+def relearn_time(weights: Array, case: Case, seed: int) -> Score:
     """RT, optimiser iterations on the forget set until its accuracy is back; flagged where it never left.
 
     Adam with learning rate 1e-3 on batches of at most 512 forget rows, on the training objective, from the model's
@@ -270,7 +271,7 @@ def relearn_time(weights: Tensor, case: Case, seed: int) -> Score:
     """
     rows, start = case.rows["forget"], accuracy(case.weights, case.rows["forget"])
 
-    def gradient_at(at: Tensor, batch: Tensor) -> Tensor:
+    def gradient_at(at: Array, batch: Array) -> Array:
         return case.objective.gradient(at, Rows(rows.features[batch], rows.labels[batch]))
 
     accuracy_at = functools.partial(accuracy, rows=rows)
@@ -279,12 +280,12 @@ def relearn_time(weights: Tensor, case: Case, seed: int) -> Score:
 
 
 def relearn(
-    weights: Tensor,
+    weights: Array,
     n_rows: int,
     *,
     goal: float,
-    accuracy_at: Callable[[Tensor], float],
-    gradient_at: Callable[[Tensor, Tensor], Tensor],
+    accuracy_at: Callable[[Array], float],
+    gradient_at: Callable[[Array, Array], Array],
     seed: int,
 ) -> Score:
     """Relearn time of any model; `gradient_at` is of the training objective on forget rows, given by number."""
@@ -292,16 +293,18 @@ def relearn(
         return Score.meaningless(f"{n_rows} forget rows: within 0.5 points means nothing below {FEWEST_ROWS}")
     if accuracy_at(weights) >= goal:
         return Score(0.0, None, ("the forget accuracy never left",))
-    parameter = torch.nn.Parameter(weights.clone())
-    optimiser = torch.optim.Adam([parameter], lr=LEARNING_RATE)
-    generator = np.random.default_rng(seed)
-    done = 0
+    at, mean, square, done = copy(weights), zeros(weights), zeros(weights), 0
+    generator, root = np.random.default_rng(seed), namespace(weights).sqrt
     while done < MOST_ITERATIONS:
-        for batch in torch.split(torch.from_numpy(generator.permutation(n_rows)), BATCH):
-            parameter.grad = gradient_at(parameter.detach(), batch)
-            optimiser.step()
+        order = put(generator.permutation(n_rows), weights)
+        for start in range(0, n_rows, BATCH):
+            gradient = gradient_at(at, order[start : start + BATCH])
             done += 1
-            if accuracy_at(parameter.detach()) >= goal:
+            mean += (1.0 - MEMORY[0]) * (gradient - mean)
+            square += (1.0 - MEMORY[1]) * (gradient * gradient - square)
+            step = LEARNING_RATE / (1.0 - MEMORY[0] ** done)
+            at = at - step * mean / (root(square) / math.sqrt(1.0 - MEMORY[1] ** done) + LEAST)
+            if accuracy_at(at) >= goal:
                 return Score(float(done))
     return Score.meaningless(f"the forget accuracy was not back after {MOST_ITERATIONS} iterations")
 
@@ -342,7 +345,7 @@ def score_model(model: LinearModel, rows: tuple[Any, Any]) -> ModelScores:
     given = match_record(rows, model.record, model.n_features, name)
     if not is_labelled(given):
         raise DataError(f"{name}: no labels", "answers are compared with them", "Give rows with their labels.")
-    own = encode(as_labels(given[1], len(given[1]), name), model.classes, name).numpy()
+    own = to_numpy(encode(as_labels(given[1], len(given[1]), name), model.classes, name))
     right = model.predict(given[0]) == np.asarray(model.classes)[own]
     counts, hits = (np.bincount(part, minlength=len(model.classes)) for part in (own, own[right]))
     classes = tuple(

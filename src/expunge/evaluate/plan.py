@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from expunge.bounds.calibration import deletions_left
 from expunge.deposit.evidence import reach_of
@@ -32,6 +31,7 @@ from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution,
 from expunge.request.request import Request
 from expunge.request.sets import FORCED, SURROGATE, is_labelled
 from expunge.rows.columns import prepare_frames
+from expunge.runtime.arrays import Array, double, norm, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate import rehearse, scale_of
 
@@ -122,12 +122,12 @@ def plan(
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         enough = 2 * len(request.forget) <= min(request.n_surrogate, request.n_source)
         trial = rehearse(request, len(request.forget), measure, seed=insecure_test_seed) if enough else None
-        norm, updated = float(request.weights.norm()), request.weights + measured.step.update
+        length, updated = norm(request.weights), request.weights + measured.step.update
         for epsilon in epsilons:
             asked = _with_epsilon(request, epsilon)
             _, derived = foresee(asked, measured)
             radius = derived.region.radius
-            share = math.inf if derived.noise is None or norm == 0.0 else derived.noise.length / norm
+            share = math.inf if derived.noise is None or length == 0.0 else derived.noise.length / length
             more = deletions_left(radius, derived.region.terms.get("training", 0.0), share)
             outlooks.append(
                 Outlook(
@@ -149,14 +149,14 @@ def plan(
     return Plan(request.n_source, request.n_forget, request.n_surrogate, before, tuple(outlooks), tuple(notes))
 
 
-def _accuracy(rows: Rows, weights: torch.Tensor, noise: Noise | None = None) -> float:
+def _accuracy(rows: Rows, weights: Array, noise: Noise | None = None) -> float:
     """Mean share of these rows that are classified as labelled, over a few draws of noise of this size."""
-    features, labels, models = rows.features.cpu().double(), rows.labels.cpu(), [weights.cpu()]
+    features, labels, models = to_numpy(double(rows.features)), to_numpy(rows.labels), [to_numpy(weights)]
     if noise is not None:
         generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
         draws = (noise.shape.sample(noise.scale, generator) for _ in range(DRAWS))
-        models = [weights.cpu() + torch.from_numpy(draw).reshape(weights.shape) for draw in draws]
-    return float(np.mean([float((classify(features @ at.T) == labels).double().mean()) for at in models]))
+        models = [models[0] + draw.reshape(weights.shape) for draw in draws]
+    return float(np.mean([np.mean(classify(features @ at.T) == labels) for at in models]))
 
 
 # With a deposit: the region does not depend on epsilon; the noise is the smallest level that covers it at the mu of

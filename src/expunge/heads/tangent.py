@@ -32,7 +32,7 @@ from expunge.heads.linear import UNIT_ROUNDOFF, Ridge, SpreadSums
 from expunge.heads.network import FAILED, MatrixFree, NetworkHead, class_scores, require_real
 from expunge.heads.rows import Block, Scaling, WholeSet, scaling_of
 from expunge.record import TANGENT, Loss
-from expunge.runtime.arrays import LazyTorch
+from expunge.runtime.arrays import Array, LazyTorch, put
 from expunge.runtime.values import SMALLEST
 
 if TYPE_CHECKING:
@@ -419,18 +419,18 @@ class JacobianRows(WholeSet):
     def device(self) -> torch.device:
         return self.objective.device
 
-    def taken(self, chosen: Tensor) -> JacobianRows:
+    def taken(self, chosen: Array) -> JacobianRows:
         """Some of the examples, by number."""
-        return JacobianRows(self.objective, self.examples[chosen.to(self.examples.inputs.device)])
+        return JacobianRows(self.objective, self.examples[put(chosen, self.examples.inputs)])
 
     @property
     def longest_target(self) -> float:
         """The largest `||t|| + ||s f||`, rounded up."""
         return (math.sqrt(self.outputs) + float(self.examples.offsets.norm(dim=1).max())) * (1.0 + 2.0**-30)
 
-    def predictions(self, weights: Tensor) -> Tensor:
+    def predictions(self, weights: Array) -> Tensor:
         """Outputs of the linearised network at weights 1 x P, rows x K."""
-        return self.objective.predictions(weights.to(self.device).reshape(-1), self.examples)
+        return self.objective.predictions(put(weights, self.examples.offsets).reshape(-1), self.examples)
 
     @property
     def _targets(self) -> Tensor:

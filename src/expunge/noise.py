@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 GRID_BITS = 20  # the grid is at most sigma / 2^GRID_BITS ...
 FINEST_EXPONENT = -40  # ... but not below this power of two
-MOST_COUNTED = 20  # times that what drawing adds to the scale is counted anew before there is no scale
+MOST_TRIES = 20  # times that what drawing adds to the scale is counted anew before there is no scale
 GRID_COST = 2.0**-10  # of the scale: the most that rounding to a published grid may cost, where the grid can be finer
 
 RandomBytes = Callable[[int], bytes]
@@ -130,7 +130,7 @@ def calibrated(
     assert region.shape is not None
     counted = needed(region, epsilon, delta, calibrate)
     exponent = grid_exponent(region.shape.smallest(counted))
-    for _ in range(MOST_COUNTED):
+    for _ in range(MOST_TRIES):
         rounded = _on_grid(region, exponent, counted)
         scale = needed(rounded, epsilon, delta, calibrate)
         if region.shape.drawing(scale) <= region.shape.drawing(counted):

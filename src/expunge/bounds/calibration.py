@@ -316,8 +316,8 @@ def right_at_most(epsilon: float, delta: float) -> float:
 # What all published models say together.
 
 
-MOST_COUNTED = 10_000_000
-ROUND_UP = 1.0 + 1e-12  # covers the float64 arithmetic of the sum
+MOST_MODELS = 10_000_000
+SUM_UP = 1.0 + 1e-12  # covers the float64 arithmetic of the sum
 
 Mus = Sequence[float] | Mapping[float, int]
 
@@ -352,7 +352,7 @@ def compose(mus: Mus, delta: float, failures: float) -> Composition:
 def closed_form(mus: Mus, delta: float) -> float:
     """Epsilon of Gaussians with `mu^2 = sum mu_i^2`, rounded up."""
     squares = math.fsum(count * mu * mu for mu, count in Counter(mus).items())
-    return epsilon_for(delta, math.sqrt(squares) * ROUND_UP)
+    return epsilon_for(delta, math.sqrt(squares) * SUM_UP)
 
 
 def models_left(squares: float, mu: float, delta: float, limit: float) -> int:
@@ -364,7 +364,7 @@ def models_left(squares: float, mu: float, delta: float, limit: float) -> int:
         return epsilon_for(delta, math.sqrt(squares + count * mu * mu)) <= limit
 
     low, high = 0, 1
-    while high <= MOST_COUNTED and fits(high):
+    while high <= MOST_MODELS and fits(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts, SurrogateFacts
 from expunge.bounds.calibration import EXACTLY, Scale
+from expunge.bounds.retained import WEIGHT_FACTS
 from expunge.distance import Distance
 from expunge.record import Constants
 
@@ -88,7 +89,6 @@ class Claim:
 
 # Which facts a bound needs, and their numbers without provenance.
 
-WEIGHT_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is not MISSING)
 RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.default is MISSING)
 SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the noise's matrix
 OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against

@@ -23,7 +23,7 @@ from expunge.bounds.calibration import EXACT as UNROUNDED
 from expunge.bounds.calibration import LADDER, LEVELS, POLICY, is_level, is_power_of_four, mu_for
 from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, together, way_of
 from expunge.bounds.ellipsoid import drawing_delta
-from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
+from expunge.bounds.retained import FEWEST_SAMPLED_ROWS, WEIGHT_FACTS
 from expunge.certificate.claim import (
     EACH,
     FORM,
@@ -37,7 +37,6 @@ from expunge.certificate.claim import (
     STATEMENT_SCHEMA,
     STEPS,
     TOGETHER,
-    WEIGHT_FACTS,
     Claim,
     Json,
     beyond_closed_form,

@@ -84,7 +84,7 @@ SAMPLED, REFERENCE = "samples", "reference"
 ROWS_A_MINUTE = 20_000  # of the surrogate, where time is limited
 CELLS_A_MINUTE = 50_000_000  # rows x weights of the model: large models are estimated on fewer rows
 FEWEST_ROWS = 1000
-SAMPLING_SHARE = 0.4  # of the time that is left: chains
+CHAINS_SHARE = 0.4  # of the time that is left: chains
 LABELS_SHARE = 0.4  # models on the surrogate
 NETWORK_SHARE = 0.9  # the networks; the rest is for what comes after
 
@@ -195,7 +195,7 @@ def compare(
             return None
         return means_difference(objective, weights, update, rows, some, seed=wanted.seed)
 
-    time = budget.part(SAMPLING_SHARE)
+    time = budget.part(CHAINS_SHARE)
     sampled = sample_source(weights, record, some, wanted, budget=time, progress=progress)
     wanted = replace(wanted, steps=sampled.steps)
     means = means_with(sampled.rows)

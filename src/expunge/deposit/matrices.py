@@ -103,7 +103,8 @@ class Blocks:
     @property
     def frobenius(self) -> float:
         """Of the largest block."""
-        return float(np.max([norm(each) for each in self.values]))
+        sizes = [norm(each) for each in self.values]
+        return sizes[0] if len(sizes) == 1 else float(np.max(sizes))
 
     @property
     def trace(self) -> float:
@@ -348,7 +349,10 @@ def split(features: Array) -> tuple[Array, Array]:
 def _whole(features: Array) -> Array:
     """On the grid, in its steps."""
     xp, limit = namespace(features), HALF / 2 - 1
-    return xp.clip(xp.round(features / GRID + OFFSET), min=-limit * HALF - limit, max=limit * HALF + limit)
+    made = features / GRID
+    made += OFFSET
+    xp.round(made, out=made)
+    return xp.clip(made, min=-limit * HALF - limit, max=limit * HALF + limit, out=made)
 
 
 def unsure(features: Array, away: Array) -> Array:

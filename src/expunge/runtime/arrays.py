@@ -51,7 +51,6 @@ import math
 import sys
 from typing import Any, TypeAlias
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -102,7 +101,8 @@ def namespace(*arrays: Array) -> Any:
     >>> namespace(np.zeros(2)).float64
     <class 'numpy.float64'>
     """
-    return array_api_compat.array_namespace(*arrays)
+    name = f"array_api_compat.{'torch' if is_tensor(arrays[0]) else 'numpy'}"  # asked for often: by no search
+    return sys.modules.get(name) or importlib.import_module(name)
 
 
 def dtype_name(dtype: Dtype) -> str:

@@ -24,12 +24,12 @@ from expunge.noise import (
     Noise,
     add_noise,
     bits_for,
-    calibrated,
+    calibrate_noise,
+    choose_noise,
     delta_at,
-    effective,
+    effective_region,
     grid_exponent,
     public_grid,
-    published,
     rounded_gaussian,
     rounded_sum,
     seeded_bytes,
@@ -492,7 +492,7 @@ def test_seeded_bytes_are_the_words_of_the_seeded_generator():
 @pytest.mark.parametrize("radius", [1e-6, 0.3, 40.0])
 def test_calibrated_noise_hides_the_region_and_its_own_grid(radius, parameters):
     region = Region("residual", {"training": 0.25 * radius, "solver": 0.75 * radius}, Ball(parameters))
-    rounded, found = calibrated(region, 1.0, 1e-5)
+    rounded, found = calibrate_noise(region, 1.0, 1e-5)
     assert found.grid_exponent == grid_exponent(sigma_for(region.radius, 1.0, 1e-5))
     assert rounded.terms == {**region.terms, "grid": math.sqrt(parameters) * 2.0**found.grid_exponent}
     assert found.scale == sigma_for(rounded.radius, 1.0, 1e-5)
@@ -508,13 +508,13 @@ def test_another_calibration_is_asked_twice_and_its_scale_taken():
         return sigma_classical(radius, epsilon, delta)
 
     region = Region("paper", {"newton": 0.5}, Ball(4))
-    rounded, found = calibrated(region, 0.5, 1e-3, classical)
+    rounded, found = calibrate_noise(region, 0.5, 1e-3, classical)
     assert asked == [region.radius, rounded.radius]
     assert found.scale == sigma_classical(rounded.radius, 0.5, 1e-3)
 
 
 def test_a_ball_s_noise_is_that_of_the_sampler():
-    _, found = calibrated(Region("residual", {"training": 0.1}, Ball(6)), 1.0, 1e-5)
+    _, found = calibrate_noise(Region("residual", {"training": 0.1}, Ball(6)), 1.0, 1e-5)
     values = np.arange(6.0).reshape(2, 3)
     drawn = found.added_to(values, seeded_bytes(5))
     assert np.array_equal(drawn, add_noise(values, found.scale, found.grid_exponent, seeded_bytes(5)))
@@ -573,16 +573,16 @@ def test_bits_come_from_the_system_from_a_desk_s_key_or_from_the_seed_of_a_test(
 def test_a_region_with_a_tail() -> None:
     terms = {"training": 0.1, "sampling": 0.2}
     region = Region("residual", terms, shape=Ball(9), tail=Tail(1.0, 0.5, 0.01))
-    rounded, noise = calibrated(region, 1.0, 1e-5)
+    rounded, noise = calibrate_noise(region, 1.0, 1e-5)
     assert delta_at(rounded, 1.0, 1e-5, noise.scale) <= 1e-5
-    stood_for = effective(rounded, 1.0, 1e-5, noise.scale)
+    stood_for = effective_region(rounded, 1.0, 1e-5, noise.scale)
     assert stood_for.tail is None
     assert stood_for.radius == pytest.approx(noise.scale * mu_for(1.0, 1e-5), rel=1e-12)
     assert stood_for.terms["training"] == 0.1
     assert stood_for.terms["sampling"] > 0.2 + 1.0
-    assert effective(rounded, 1.0, 1e-5, 1e-3 * noise.scale).terms == rounded.terms, "never less than the terms"
+    assert effective_region(rounded, 1.0, 1e-5, 1e-3 * noise.scale).terms == rounded.terms, "never less than the terms"
     plain = Region("residual", terms, shape=Ball(9))
-    assert effective(plain, 1.0, 1e-5, 1.0) is plain
+    assert effective_region(plain, 1.0, 1e-5, 1.0) is plain
     assert delta_at(plain, 1.0, 1e-5, 0.5) == delta_of(1.0, plain.radius / 0.5)
 
 
@@ -609,7 +609,7 @@ def test_a_grid_that_costs_exactly_a_thousandth_is_fine_enough():
 
 def test_what_drawing_adds_is_counted_at_no_smaller_scale_than_the_noise_has():
     shape = EllipsoidNumbers(4, largest=16.0, least=0.25, inverse_trace=9.0, weights=1e6)
-    region, found = calibrated(Region("deposit", {"solver": 0.5}, shape=shape), 1.0, 1e-5)
+    region, found = calibrate_noise(Region("deposit", {"solver": 0.5}, shape=shape), 1.0, 1e-5)
     assert math.isfinite(found.scale)
     assert region.terms["drawing"] >= shape.drawing(found.scale) > 0.0
     assert region.terms["drawing"] == pytest.approx(shape.drawing(found.scale), rel=1e-5)
@@ -628,21 +628,21 @@ def test_noise_of_a_policy_is_handed_out_as_it_was_set_and_a_rung_is_climbed_unt
     region = Region("residual", {"solver": 0.5}, shape=Ball(9))
     least = sigma_for(region.radius, 1.0, 1e-5)
     for value in (0.5 * least, 2.0 * least):
-        rounded, found, required = published(region, 1.0, 1e-5, None, Scale("policy", value))
+        rounded, found, required = choose_noise(region, 1.0, 1e-5, None, Scale("policy", value))
         assert found.scale == value
         assert found.grid_exponent == public_grid(value, Ball(9), mu_for(1.0, 1e-5))
         assert required == sigma_for(rounded.radius, 1.0, 1e-5) > least
-    _, found, required = published(region, 1.0, 1e-5, None, Scale("ladder"))
+    _, found, required = choose_noise(region, 1.0, 1e-5, None, Scale("ladder"))
     assert found.scale == 2.0 >= required > 1.0
     # a region that needs all of a rung: with its grid's term it needs the next
     whole = Region("residual", {"solver": 2.0 * mu_for(1.0, 1e-5) * (1.0 - 2e-9)}, shape=Ball(9))
     assert 1.0 < sigma_for(whole.radius, 1.0, 1e-5) <= 2.0
-    assert published(whole, 1.0, 1e-5, None, Scale("ladder"))[1].scale == 4.0
-    exact, noise_of_it, required = published(region, 1.0, 1e-5, None, Scale("exact"))
-    assert (exact, noise_of_it) == calibrated(region, 1.0, 1e-5)
+    assert choose_noise(whole, 1.0, 1e-5, None, Scale("ladder"))[1].scale == 4.0
+    exact, noise_of_it, required = choose_noise(region, 1.0, 1e-5, None, Scale("exact"))
+    assert (exact, noise_of_it) == calibrate_noise(region, 1.0, 1e-5)
     assert required == noise_of_it.scale
     endless = Region("residual", {"solver": math.inf}, shape=Ball(9))
-    _, found, required = published(endless, 1.0, 1e-5, None, Scale("ladder"))
+    _, found, required = choose_noise(endless, 1.0, 1e-5, None, Scale("ladder"))
     assert (found.scale, found.grid_exponent, required) == (math.inf, -40, math.inf)
 
 
@@ -673,7 +673,7 @@ def test_noise_whose_drawing_always_needs_more_is_counted_twenty_times_and_then_
         asked.append(radius)
         return 2.0 ** len(asked)
 
-    region, made = noise.calibrated(Region("residual", {"solver": 1.0}, shape=Greedy(3)), 1.0, 1e-5, twice)
+    region, made = noise.calibrate_noise(Region("residual", {"solver": 1.0}, shape=Greedy(3)), 1.0, 1e-5, twice)
     assert len(asked) == 1 + 20
     assert (region.radius, made.scale) == (math.inf, math.inf)
 
@@ -694,7 +694,7 @@ def test_an_epsilon_that_is_just_enough_is_found():
 def test_a_rung_that_is_just_enough_is_taken():
     """A calibration that asks for 2 whatever the radius: the rung of 2, not the next."""
     region = Region("residual", {"solver": 0.5}, shape=Ball(9))
-    _, found, required = published(region, 1.0, 1e-5, lambda radius, epsilon, delta: 2.0, Scale("ladder"))
+    _, found, required = choose_noise(region, 1.0, 1e-5, lambda radius, epsilon, delta: 2.0, Scale("ladder"))
     assert (found.scale, required) == (2.0, 2.0)
 
 
@@ -706,7 +706,7 @@ def test_what_drawing_adds_is_counted_anew_at_a_millionth_more_than_was_needed()
             asked.append(scale)
             return 1e-3 * scale
 
-    region, made = calibrated(Region("residual", {"solver": 1.0}, shape=Growing(3)), 1.0, 1e-5)
+    region, made = calibrate_noise(Region("residual", {"solver": 1.0}, shape=Growing(3)), 1.0, 1e-5)
     # of each round: what is counted, what is then needed, and again what was counted
     assert asked[2] == asked[0] < asked[1]
     assert asked[3] == asked[1] * (1.0 + 2.0**-20)

@@ -30,9 +30,9 @@ from expunge.noise import KeyedSource, RandomBytes, bits_for
 from expunge.request.promise import refuse_unsound
 from expunge.request.request import (
     Request,
-    described_data,
-    described_sizes,
-    described_software,
+    describe_data,
+    describe_sizes,
+    describe_software,
     record_after,
     timestamp,
 )
@@ -143,13 +143,13 @@ def hand_over(
     certificate = build(
         claim,
         derived,
-        model=subject.described(published),
-        sizes=described_sizes(request, measured.retained.distance),
-        step=subject.described_step(step, step_kind(request, measured)),
-        data=described_data(request, measured.retained.distance),
+        model=subject.describe(published),
+        sizes=describe_sizes(request, measured.retained.distance),
+        step=subject.describe_step(step, step_kind(request, measured)),
+        data=describe_data(request, measured.retained.distance),
         estimate=measured.retained.estimate,
         notes=collect_notes(request, measured),
-        software=described_software(),
+        software=describe_software(),
         created=timestamp(),
         nonce=random_bytes(NONCE_BYTES).hex(),
     )

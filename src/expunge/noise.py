@@ -74,7 +74,7 @@ def delta_at(region: Region, epsilon: float, delta: float, scale: float) -> floa
     return AveragedDelta.of(region.radius, region.tail, delta).at(epsilon, scale)
 
 
-def effective(region: Region, epsilon: float, delta: float, scale: float) -> Region:
+def effective_region(region: Region, epsilon: float, delta: float, scale: float) -> Region:
     """The region without its tail, as large as noise of this scale could hide at this delta: what the tail amounts to.
 
     What the average allows is added to the sampling term, so that the terms add up to the distance the noise stands
@@ -120,7 +120,7 @@ class Noise:
         return rounded_sum(centres, smallest, self.grid_exponent, random_bytes).reshape(values.shape)
 
 
-def calibrated(
+def calibrate_noise(
     region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None
 ) -> tuple[Region, Noise]:
     """Noise that hides where in the region the retrained weights are, and the region with the grid's term.
@@ -128,25 +128,25 @@ def calibrated(
     `calibrate` gives the scale for a radius; by default the analytic Gaussian's.
     """
     assert region.shape is not None
-    counted = needed(region, epsilon, delta, calibrate)
+    counted = needed_scale(region, epsilon, delta, calibrate)
     exponent = grid_exponent(region.shape.smallest(counted))
     for _ in range(MOST_TRIES):
         rounded = _on_grid(region, exponent, counted)
-        scale = needed(rounded, epsilon, delta, calibrate)
+        scale = needed_scale(rounded, epsilon, delta, calibrate)
         if region.shape.drawing(scale) <= region.shape.drawing(counted):
             return rounded, Noise(scale, exponent, region.shape)
         counted = scale * (1.0 + 2.0**-20)
     return region.with_term(DRAWING.name, math.inf), Noise(math.inf, exponent, region.shape)
 
 
-def needed(region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None) -> float:
+def needed_scale(region: Region, epsilon: float, delta: float, calibrate: Calibration | None = None) -> float:
     """The smallest scale that hides where in the region the retrained weights are."""
     if region.tail is not None:
         return averaged_sigma(region.radius, region.tail, epsilon, delta)
     return (calibrate or sigma_for)(region.radius, epsilon, delta)
 
 
-def published(
+def choose_noise(
     region: Region, epsilon: float, delta: float, calibrate: Calibration | None, choice: Scale
 ) -> tuple[Region, Noise, float]:
     """The noise that is handed out: as long as was chosen, on a grid that follows from its length alone.
@@ -156,15 +156,15 @@ def published(
     """
     assert region.shape is not None
     if choice.kind == EXACT:
-        rounded, noise = calibrated(region, epsilon, delta, calibrate)
+        rounded, noise = calibrate_noise(region, epsilon, delta, calibrate)
         return rounded, noise, noise.scale
     mu = mu_for(epsilon, delta)
-    scale = choice.value if choice.kind in SET else level_above(needed(region, epsilon, delta, calibrate))
+    scale = choice.value if choice.kind in SET else level_above(needed_scale(region, epsilon, delta, calibrate))
     assert scale is not None
     while True:
         exponent = public_grid(scale, region.shape, mu) if math.isfinite(scale) else FINEST_EXPONENT
         rounded = _on_grid(region, exponent, scale)
-        required = needed(rounded, epsilon, delta, calibrate)
+        required = needed_scale(rounded, epsilon, delta, calibrate)
         if required <= scale or choice.kind in SET or not math.isfinite(scale):
             return rounded, Noise(scale, exponent, region.shape), required
         scale *= 2.0

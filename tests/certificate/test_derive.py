@@ -26,7 +26,7 @@ from expunge.certificate.verify import checks
 from expunge.certificate.wording import AVERAGED, CONSTANTS, INDEPENDENT, OPTIMUM, OWN_MEASURE, SEEN
 from expunge.distance import Distance, Means
 from expunge.errors import OptionError
-from expunge.noise import Noise, needed
+from expunge.noise import Noise, needed_scale
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_noise_that_is_endless_or_never_enough_is_none(claim, monkeypatch, scale
     def endless(region, *_):
         return region, Noise(scale, -20, Ball(claim.n_parameters)), required
 
-    monkeypatch.setattr(judge, "published", endless)
+    monkeypatch.setattr(judge, "choose_noise", endless)
     derived = derive(claim)
     assert (derived.noise, derived.required, derived.delta_at_sigma) == (None, math.inf, 1.0)
     assert (derived.status, derived.guarantee, derived.assumptions, derived.limits) == ("none", "", (), ())
@@ -147,7 +147,7 @@ def test_noise_that_is_endless_or_never_enough_is_none(claim, monkeypatch, scale
 def test_updates_are_ranked_at_an_epsilon_of_1_and_what_is_left_of_delta(claim, epsilon: float) -> None:
     spending = replace(claim, epsilon=epsilon, failures={"eigenvalue": 1e-4, "sampling": 5e-4})
     left = claim.delta - math.fsum((1e-4, 5e-4))
-    assert rank_of(spending) == needed(derive_region(spending), 1.0, left)
+    assert rank_of(spending) == needed_scale(derive_region(spending), 1.0, left)
 
 
 def test_what_was_declared_is_said_by_name_and_nothing_else_is(claim) -> None:

@@ -16,7 +16,7 @@ from expunge.certificate.derive import Conclusion
 from expunge.certificate.dossier import digest_of
 from expunge.desk.policy import Policy
 from expunge.distance import Distance
-from expunge.noise import calibrated
+from expunge.noise import calibrate_noise
 from expunge.report.card import model_card
 from expunge.report.page import decision
 from expunge.request.promise import Promise, refuse_unsound
@@ -106,7 +106,7 @@ CLAIM = Claim(1.0, 1e-3, "residual", {}, Distance("same", 0.0), {}, 100, "operat
 def derived(radius: float, claim: Claim = CLAIM, **changed: object) -> Conclusion:
     """What the judge would say of a region of this radius."""
     region = Region("residual", {"training": 0.25 * radius, "surrogate": 0.75 * radius}, Ball(100))
-    region, noise = calibrated(region, claim.epsilon, claim.delta)
+    region, noise = calibrate_noise(region, claim.epsilon, claim.delta)
     delta = delta_of(claim.epsilon, region.radius / noise.scale)
     made = Conclusion(region, noise, noise.scale, claim.delta, delta, "", "", (), ())
     return replace(made, **changed)

@@ -26,8 +26,8 @@ from expunge.request.promise import Series
 from expunge.request.request import (
     Past,
     anchored_bytes,
-    described_data,
-    described_sizes,
+    describe_data,
+    describe_sizes,
     head_of,
     nothing_forgotten,
     read_anchored,
@@ -275,20 +275,20 @@ def test_the_record_afterwards_says_nothing_of_who_left(parts: Parts) -> None:
 def test_sizes_scaled_rows_weights_and_a_place_in_a_series_are_told(parts: Parts) -> None:
     request = made(parts, dtype="float32")
     sizes = {"n_source": 300, "n_forget": 4, "n_surrogate": 300, "n_retain": 296}
-    assert described_sizes(request, Distance("same", 0.0)) == sizes | {"parameters": 21, "classes": 3, "features": 6}
-    data = described_data(request, request.distance)
+    assert describe_sizes(request, Distance("same", 0.0)) == sizes | {"parameters": 21, "classes": 3, "features": 6}
+    data = describe_data(request, request.distance)
     for name in ("forget", "surrogate"):
         long = int((np.linalg.norm(parts[name][0], axis=1) > 2.0).sum())
         assert data["rows_scaled_to_max_norm"][name] == long
     assert (data["surrogate_dtype"], data["effective_surrogate_rows"]) == ("float32", 300)
     assert not {"class_counts", "sequence"} & set(data)
     matched = made(parts, match_classes=True)
-    data = described_data(matched, matched.distance)
+    data = describe_data(matched, matched.distance)
     assert data["class_counts"] == retained_counts(matched)
     weights = matched.surrogate.weights.numpy()
     assert data["effective_surrogate_rows"] == pytest.approx(weights.sum() ** 2 / (weights**2).sum(), rel=1e-12)
     placed = made(parts, series=Series(5))
-    assert described_data(placed, placed.distance)["sequence"] == Series(5).described() | {"forgotten_before": 0}
+    assert describe_data(placed, placed.distance)["sequence"] == Series(5).describe() | {"forgotten_before": 0}
     later = made(parts, series=Series(5, 2, Past(torch.zeros(3, 7, dtype=torch.float64), (1, 0, 2))))
-    assert described_data(later, later.distance)["sequence"]["forgotten_before"] == 3
+    assert describe_data(later, later.distance)["sequence"]["forgotten_before"] == 3
     assert np.array(retained_counts(later)).tolist() == (np.array(retained_counts(placed)) - [1, 0, 2]).tolist()

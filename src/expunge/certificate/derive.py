@@ -16,7 +16,7 @@ from expunge.bounds.region import Shape
 from expunge.certificate.claim import SIZE_NAMES, Claim, beside_facts, deposit_facts, ellipsoid_of, retained_facts
 from expunge.certificate.wording import assumptions, guarantee, limits
 from expunge.errors import OptionError
-from expunge.noise import Noise, delta_at, effective, needed, published
+from expunge.noise import Noise, choose_noise, delta_at, effective_region, needed_scale
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ def derive(claim: Claim) -> Conclusion:
     remaining = claim.delta - spent
     noise, required = None, math.inf
     if math.isfinite(region.radius):
-        region, noise, required = published(region, claim.epsilon, remaining, bound.calibrate, claim.scale)
+        region, noise, required = choose_noise(region, claim.epsilon, remaining, bound.calibrate, claim.scale)
     if noise is None or not math.isfinite(required) or not math.isfinite(noise.scale):
         return Conclusion(region, None, math.inf, remaining, 1.0, "none", "", (), ())
     return Conclusion(
-        effective(region, claim.epsilon, remaining, required),
+        effective_region(region, claim.epsilon, remaining, required),
         noise,
         required,
         remaining,
@@ -166,7 +166,7 @@ def rank_of(claim: Claim) -> float:
     So the update, and with it a plan's measurements, is the same for every epsilon.
     """
     region, spent = derive_region(claim), math.fsum(claim.failures.values())
-    return needed(region, 1.0, claim.delta - spent) if math.isfinite(region.radius) else math.inf
+    return needed_scale(region, 1.0, claim.delta - spent) if math.isfinite(region.radius) else math.inf
 
 
 def status_of(claim: Claim, provenance: str) -> str:

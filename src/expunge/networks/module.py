@@ -83,7 +83,7 @@ class ModuleSubject:
     def published(self, noised: Tensor, record: TrainingRecord) -> nn.Module:
         return _with_weights(self.network, self.head, noised)
 
-    def described(self, published: nn.Module) -> Json:
+    def describe(self, published: nn.Module) -> Json:
         return {
             "before": {"sha256": self.sha256},
             "after": {"sha256": _parameters_digest(published)},
@@ -95,7 +95,7 @@ class ModuleSubject:
             "record": self.record.provenance,
         }
 
-    def described_step(self, step: Step, kind: str) -> Json:
+    def describe_step(self, step: Step, kind: str) -> Json:
         return {
             "kind": kind,
             "method": step.method,

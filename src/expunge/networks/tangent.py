@@ -31,7 +31,7 @@ from expunge.model import from_matrix
 from expunge.networks.encoders import module_digest
 from expunge.record import METADATA_KEY, Label, TrainingRecord
 from expunge.request.promise import Promise, computing_device
-from expunge.request.request import Request, described_model, described_step
+from expunge.request.request import Request, describe_model, describe_step
 from expunge.rows import as_labels, encode
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes
@@ -225,11 +225,11 @@ class TangentSubject:
         weights = noised.reshape(-1)
         return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
 
-    def described(self, published: TangentModel) -> Json:
-        return described_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
+    def describe(self, published: TangentModel) -> Json:
+        return describe_model(self.record, published.record, self.sha256, published.sha256(), torch.float64)
 
-    def described_step(self, step: Step, kind: str) -> Json:
-        return described_step(step, kind)
+    def describe_step(self, step: Step, kind: str) -> Json:
+        return describe_step(step, kind)
 
 
 def deposit_tangent(

@@ -82,7 +82,7 @@ class Series:
             "together, counted from the trained weights",
         )
 
-    def described(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         """What a certificate says of its place in the series."""
         place: dict[str, object] = {"planned": self.planned, "position": self.position, "ledger_head": self.head}
         return place | ({"another_person": self.others} if self.others else {})

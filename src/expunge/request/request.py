@@ -188,10 +188,10 @@ class Subject(Protocol):
     def published(self, noised: Array, record: TrainingRecord) -> Any:
         """The model to hand over, from weights on the cpu with their noise; `record` is what it says of itself."""
 
-    def described(self, published: Any) -> Json:
+    def describe(self, published: Any) -> Json:
         """What a certificate says of the model before and after."""
 
-    def described_step(self, step: Step, kind: str) -> Json:
+    def describe_step(self, step: Step, kind: str) -> Json:
         """What a certificate says of the step."""
 
 
@@ -249,15 +249,15 @@ class LinearSubject:
             )
         return model.with_record(record)
 
-    def described(self, published: LinearModel) -> Json:
+    def describe(self, published: LinearModel) -> Json:
         assert published.record is not None
-        return described_model(self.record, published.record, self.sha256, published.sha256(), self.dtype)
+        return describe_model(self.record, published.record, self.sha256, published.sha256(), self.dtype)
 
-    def described_step(self, step: Step, kind: str) -> Json:
-        return described_step(step, kind)
+    def describe_step(self, step: Step, kind: str) -> Json:
+        return describe_step(step, kind)
 
 
-def described_model(record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: Dtype) -> Json:
+def describe_model(record: TrainingRecord, published: TrainingRecord, before: str, after: str, dtype: Dtype) -> Json:
     """What a certificate says of a model with a norm bound on its rows, and its digests before and after.
 
     Under `published` what its record says now, which is all that a statement says of it.
@@ -285,7 +285,7 @@ def described_model(record: TrainingRecord, published: TrainingRecord, before: s
     return model | {name: value for name, value in optional.items() if value is not None}
 
 
-def described_step(step: Step, kind: str) -> Json:
+def describe_step(step: Step, kind: str) -> Json:
     """The evidence of a step, in JSON's terms (null for infinite)."""
     return {
         "kind": kind,
@@ -399,7 +399,7 @@ def retained_counts(request: Request) -> list[int]:
     return list(record_without(left, request.forget.labels).class_counts or ())
 
 
-def described_sizes(request: Request, distance: Distance) -> Json:
+def describe_sizes(request: Request, distance: Distance) -> Json:
     """How large sets and model are; `distance` is the one that was used, and may do without a surrogate."""
     return {
         "n_source": request.n_source,
@@ -412,7 +412,7 @@ def described_sizes(request: Request, distance: Distance) -> Json:
     }
 
 
-def described_data(request: Request, distance: Distance) -> Json:
+def describe_data(request: Request, distance: Distance) -> Json:
     """What a certificate says of the rows; nothing where the loss is not convex, since no bound follows from them."""
     if not request.head.about.convex:
         return {}
@@ -426,11 +426,11 @@ def described_data(request: Request, distance: Distance) -> Json:
         described["class_counts"] = retained_counts(request)
     if request.promise.series is not None:
         earlier = request.n_forget - len(request.forget)
-        described["sequence"] = request.promise.series.described() | {"forgotten_before": earlier}
+        described["sequence"] = request.promise.series.describe() | {"forgotten_before": earlier}
     return described
 
 
-def described_software() -> Json:
+def describe_software() -> Json:
     """Versions of what computed the numbers."""
     torch = sys.modules.get("torch")  # it computed nothing where it is not loaded
     versions = {"numpy": np.__version__} | ({} if torch is None else {"torch": torch.__version__})

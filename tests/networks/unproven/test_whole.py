@@ -69,7 +69,7 @@ def test_without_a_damping_one_percent_is_left(distance: str) -> None:
     step = measure(request).step
     assert step.ending is Ending.REACHED
     assert step.residual < 0.01 * step.residual_at_start
-    described = request.subject.described_step(step, "newton")
+    described = request.subject.describe_step(step, "newton")
     assert (described["residual"], described["iterations"]) == (step.residual, step.iterations)
     retain, head = Examples(inputs[6:], labels[6:]), request.head
     left, before = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,12 @@ import torch
 
 from deposit_problems import LOSSES, drawn
 from expunge.deposit import matrices, region, sums
+from expunge.deposit.file import parse_deposit
+from expunge.deposit.make import make_deposit
 from expunge.deposit.matrices import Blocks, Norm, gram_of
+from expunge.deposit.membership import answers
 from expunge.deposit.region import Penalty, RetainedProblem, Setting
+from expunge.deposit.verify import verify_deposits
 from expunge.deposit.with_surrogate import (
     SurrogateTerms,
     remainder_of,
@@ -24,6 +29,9 @@ from expunge.deposit.with_surrogate import (
 from expunge.distance import Distance
 from expunge.heads import Rows
 from expunge.runtime.arrays import is_tensor, to_numpy
+from expunge.train import train
+from expunge.unlearn import unlearn
+from small_deposit import rows, source
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -146,3 +154,27 @@ def test_steps_and_regions(loss: str, seed: int) -> None:
     require_alike(compute, 1e-11)
     # of a square all there is may be rounding
     assert regions[0] == pytest.approx(regions[1], rel=1e-9, abs=1e-14)
+
+
+def test_a_deposit_is_made_asked_and_verified_by_either_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (X, y), found, stored = source(), [], []
+    for tensors in (True, False):
+        monkeypatch.setattr("expunge.runtime.arrays.TENSORS", tensors)
+        made = make_deposit(train(X, y, l2=0.1, max_norm=1.0, bias=True), (X, y), seed=1).deposit
+        stored.append(made.to_bytes())
+        read = [parse_deposit(bytearray(content), tmp_path) for content in stored]  # the other engine's too
+        assert [each.to_bytes() for each in read] == stored
+        assert all(is_tensor(each.sums.gradient) == is_tensor(each.anchor) == tensors for each in read)
+        assert [each.there for each in answers(read[-1], rows(1, 2))] == [True, True]
+        gone = unlearn(None, rows(1, 2), deposit=read[0], epsilon=1.0, delta=1e-3, force=True)
+        gone.model.save(tmp_path / f"{tensors}.safetensors")
+        checks = verify_deposits(
+            gone.certificate, gone.deposit, read[0], rows(1, 2), tmp_path / f"{tensors}.safetensors"
+        )
+        assert len(checks) > 50
+        found.append([gone.certificate.sigma, gone.certificate.total])
+    one, two = (parse_deposit(content, tmp_path) for content in stored)
+    np.testing.assert_allclose(one.anchor, two.anchor, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+    monkeypatch.setattr("expunge.runtime.arrays.TENSORS", True)  # an auditor with the other engine
+    verify_deposits(gone.certificate, parse_deposit(gone.deposit.to_bytes(), tmp_path), None, None)

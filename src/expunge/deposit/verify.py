@@ -69,6 +69,7 @@ WITHOUT = "deposits: without the forgotten rows: "
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 
 
+@np.errstate(all="ignore")  # numbers that somebody made up may overflow: what comes of them is compared
 def verify_deposits(
     dossier: Certificate,
     after: Deposit,

@@ -1,6 +1,6 @@
 """The command line: options are built from dataclasses and signatures; nothing is computed here.
 
-A command is a function in a module of its room, which is imported when the command is asked for, and a line here.
+A command is a function in a module beside this one, which is imported when the command is asked for, and a line here.
 """
 
 from __future__ import annotations

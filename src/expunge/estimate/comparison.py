@@ -93,7 +93,7 @@ NETWORK_SHARE = 0.9  # the networks; the rest is for what comes after
 class Line:
     """One estimate; in the limit its `direction` is on the `lower` or the `upper` side of the truth, or `neither`.
 
-    One that does not `tell` anything is not to be shown as a number.
+    Unless it `tells` something, it is not to be shown as a number.
     """
 
     name: str

@@ -199,7 +199,7 @@ class Tangent(NetworkHead):
         return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
 
     def _norms(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """`||J||_F` of each example; `found` are its outputs."""
+        """`||J||_F` of each example, which has these outputs."""
         squares = torch.zeros(len(outputs), dtype=torch.float64, device=self.device)
         for output in range(outputs.shape[1]):
             chosen = torch.zeros_like(outputs)

@@ -1,4 +1,4 @@
-"""What the numbers of a certificate are called on a page for somebody who is not a mathematician."""
+"""Pages for people: about a statement, a dossier or a desk, with names for its numbers that need no mathematics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results on disk, whole or not at all: new files and folders, the result of a deletion, units of a long run.
+"""Results on disk, whole or not at all: new files and folders, and the result of a deletion.
 
 Everything is written under a temporary name, synced, and then given its own name in a way that fails where somebody
 else was faster. What a killed command left of a result goes when the same result is written again.

@@ -302,7 +302,7 @@ def stream(
 
 @dataclass(frozen=True)
 class Form:
-    """What rows are made into, by the engine that has `dtype`: see `bound_rows`."""
+    """What rows are made into, by the engine that has `dtype`: see `bound_rows` (features.py)."""
 
     classes: Sequence[Label]
     max_norm: float

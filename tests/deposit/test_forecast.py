@@ -14,7 +14,17 @@ from expunge.bounds.calibration import LARGEST_SCALE, mu_for
 from expunge.bounds.deposit import deposit_bound
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit import forecast as module
-from expunge.deposit.forecast import Forecast, Loss, Trial, Verdict, choose, forecast, rehearse, try_removal, verdict_of
+from expunge.deposit.forecast import (
+    AccuracyLoss,
+    Forecast,
+    PeopleServed,
+    Trial,
+    choose,
+    count_served,
+    forecast,
+    rehearse,
+    try_removal,
+)
 from expunge.deposit.region import RetainedProblem, smallest_region
 from expunge.deposit.sums import sums_of
 from expunge.errors import BeyondPolicy, VacuousClaim
@@ -52,9 +62,9 @@ def test_groups_without_a_region_are_counted_not_averaged(monkeypatch: pytest.Mo
     trials = (Trial(math.inf, None), Trial(made.deposit.levels[-1] * 100, made.deposit.model.matrix()))
     monkeypatch.setattr(module, "sizes_for", lambda count: (1,))
     found = forecast(made.deposit, trials, made.rows, epsilons=(1.0,))
-    assert found.losses == (Loss(1, 1.0, 2, 1, 2, None, None),)
+    assert found.losses == (AccuracyLoss(1, 1.0, 2, 1, 2, None, None),)
     assert found.affordable(1.0, "at_once") == 0
-    assert found.verdict == Verdict(1.0, 2, 0, 0)
+    assert found.verdict == PeopleServed(1.0, 2, 0, 0)
     assert not found.verdict.serves
 
 
@@ -65,17 +75,19 @@ def test_the_verdict_by_hand() -> None:
     quiet = deposit.output_spread / deposit.output_noise
     needs = [0.0, deposit.levels[0] * 0.99, deposit.levels[1] * 0.99, deposit.levels[-1] * 1.01, math.inf]
     assert deposit.levels[1] < quiet
-    assert verdict_of(deposit, tuple(Trial(need * mu, None) for need in needs)) == Verdict(1.0, 5, 3, 2)
-    assert Verdict(1.0, 5, 3, 2).serves
-    assert Verdict(1.0, 4, 2, 0).serves
-    assert not Verdict(1.0, 5, 2, 2).serves
+    assert count_served(deposit, tuple(Trial(need * mu, None) for need in needs)) == PeopleServed(1.0, 5, 3, 2)
+    assert PeopleServed(1.0, 5, 3, 2).serves
+    assert PeopleServed(1.0, 4, 2, 0).serves
+    assert not PeopleServed(1.0, 5, 2, 2).serves
 
 
 def test_affordable_ends_at_the_first_size_that_is_not() -> None:
-    losses = tuple(Loss(rows, 1.0, 4, refused, refused, 0.0, 0.002) for rows, refused in ((1, 0), (10, 3), (100, 0)))
-    found = Forecast(1e-3, 0.9, losses, Verdict(1.0, 0, 0, 0))
+    losses = tuple(
+        AccuracyLoss(rows, 1.0, 4, refused, refused, 0.0, 0.002) for rows, refused in ((1, 0), (10, 3), (100, 0))
+    )
+    found = Forecast(1e-3, 0.9, losses, PeopleServed(1.0, 0, 0, 0))
     assert found.affordable(1.0, "at_once") == 1
-    costly = replace(found, losses=(Loss(1, 1.0, 4, 0, 0, 0.0, 0.02), *losses[1:]))
+    costly = replace(found, losses=(AccuracyLoss(1, 1.0, 4, 0, 0, 0.0, 0.02), *losses[1:]))
     assert costly.affordable(1.0, "one_at_a_time") == 0
 
 

@@ -111,7 +111,7 @@ class DepositEvidence:
 
     @property
     def _mu(self) -> float:
-        """Of what of delta is left for the noise."""
+        """The largest mu that epsilon allows, with what of delta is left for the noise."""
         promise = self.request.promise
         return mu_for(promise.epsilon, promise.delta - math.fsum(self.failures().values()))
 
@@ -157,7 +157,7 @@ class DepositEvidence:
 
 
 def weights_length(deposit: Deposit, solution: Solution) -> float:
-    """Of the updated weights, rounded up."""
+    """The length of the updated weights, rounded up."""
     return norm(deposit.anchor + solution.update) * (1.0 + 1e-9)
 
 

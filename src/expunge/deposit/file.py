@@ -99,7 +99,7 @@ class Deposit:
 
     @cached_property
     def key(self) -> bytes:
-        """Of the row hashes: it never travels with a model."""
+        """The key of the row hashes: it never travels with a model."""
         return bytes.fromhex(self.numbers.key)
 
     @property
@@ -120,7 +120,7 @@ class Deposit:
         return self.anchor + self.problem.linear_step if exact else self.anchor
 
     def on(self, device: Device) -> Deposit:
-        """With its matrices on a device."""
+        """The deposit with its matrices on this device."""
         if device == self.device or (on_cpu(device) and on_cpu(self.device)):
             return self
         gauges = tuple(replace(gauge, factor=to_device(gauge.factor, device)) for gauge in self.gauges)
@@ -172,12 +172,12 @@ class Deposit:
         return factor
 
     def length(self, difference: Array) -> float:
-        """Of a difference of weights, in the norm of the noise's shape."""
+        """How long a difference of weights is, in the norm of the noise's shape."""
         return norm(difference @ self.shape[0])
 
     @cached_property
     def _inverse(self) -> Array:
-        """Of the factor."""
+        """The inverse of the shape's factor."""
         return inverse_of(self.shape[0])
 
     @cached_property
@@ -217,7 +217,7 @@ class Deposit:
 
     @property
     def _outputs(self) -> int:
-        """Rows that an example is."""
+        """How many rows an example is: of a network one a class, else one."""
         return len(self.record.classes) if self.of_network else 1
 
     @cached_property

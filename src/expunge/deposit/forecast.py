@@ -122,7 +122,7 @@ def choose(rows: RowSet, chosen: Any) -> RowSet:
 
 
 @dataclass(frozen=True)
-class Loss:
+class AccuracyLoss:
     """Forgetting so many random rows at this epsilon: the accuracy lost, or None where all groups were refused.
 
     `refused` of the groups need more noise than the last level; or have no finite region, as so many do
@@ -139,8 +139,8 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Of so many random people, tried one by one: how many can leave at this epsilon with noise that is no larger than
+class PeopleServed:
+    """How many of so many random people, tried one by one, can leave at this epsilon with noise that is no larger than
     the model's outputs, and with noise that moves no output by more than a hundredth."""
 
     epsilon: float
@@ -165,8 +165,8 @@ class Forecast:
 
     delta: float
     accuracy: float
-    losses: tuple[Loss, ...]
-    verdict: Verdict
+    losses: tuple[AccuracyLoss, ...]
+    verdict: PeopleServed
     traces: tuple[float, float] | None = None
 
     def affordable(self, epsilon: float, manner: str) -> int:
@@ -236,8 +236,8 @@ def forecast(
             mu = mu_for(epsilon, delta * (1.0 - ARITHMETIC_SHARE))
             at_once, refused = lost(trials, mu)
             one_at_a_time, _ = lost(trials, mu / math.sqrt(size))
-            losses.append(Loss(size, epsilon, len(trials), without_region, refused, at_once, one_at_a_time))
-    return Forecast(delta, before, tuple(losses), verdict_of(deposit, people), traces_of(deposit, rows))
+            losses.append(AccuracyLoss(size, epsilon, len(trials), without_region, refused, at_once, one_at_a_time))
+    return Forecast(delta, before, tuple(losses), count_served(deposit, people), traces_of(deposit, rows))
 
 
 def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> tuple[float, float] | None:
@@ -263,18 +263,18 @@ def traces_of(deposit: Deposit, rows: RowSet, seed: int = 2) -> tuple[float, flo
     return float(told.mean()), float(np.quantile(told, UNUSUAL))
 
 
-def verdict_of(deposit: Deposit, people: tuple[Trial, ...], epsilon: float = 1.0) -> Verdict:
+def count_served(deposit: Deposit, people: tuple[Trial, ...], epsilon: float = 1.0) -> PeopleServed:
     """Whom this deposit serves, at delta = 1/n."""
     mu = mu_for(epsilon, (1.0 - ARITHMETIC_SHARE) / max(2, deposit.sums.count))
     scales = [smallest_level(deposit, trial.radius / mu) for trial in people]
     quiet = deposit.output_spread / deposit.output_noise
     can_leave = sum(scale is not None and scale <= quiet for scale in scales)
-    return Verdict(epsilon, len(people), can_leave, sum(scale == deposit.levels[0] for scale in scales))
+    return PeopleServed(epsilon, len(people), can_leave, sum(scale == deposit.levels[0] for scale in scales))
 
 
 def warn_if_few(deposit: Deposit, people: tuple[Trial, ...]) -> None:
     """Say at once, while the source is there, that a deposit is of little use; commands say it by themselves."""
-    verdict = verdict_of(deposit, people)
+    verdict = count_served(deposit, people)
     if not verdict.serves:
         warnings.warn(
             f"{verdict.can_leave} of {verdict.people} random people could leave this deposit at epsilon "

@@ -66,7 +66,7 @@ class Blocks:
         return weights.T[None] if len(self.values) == 1 else weights[..., None]
 
     def from_columns(self, columns: Array, like: Array) -> Array:
-        """The way back, K x d."""
+        """Columns as weights again, K x d: what `columns` does, backwards."""
         return (columns if self.joint or len(self.values) > 1 else columns.mT).reshape(like.shape)
 
     def product(self, weights: Array) -> Array:
@@ -93,7 +93,7 @@ class Blocks:
 
     @property
     def diagonal(self) -> Array:
-        """Of each block, b x q, to be read."""
+        """The diagonal of each block, b x q, to be read."""
         return namespace(self.values).linalg.diagonal(self.values)
 
     @property
@@ -102,7 +102,7 @@ class Blocks:
 
     @property
     def frobenius(self) -> float:
-        """Of the largest block."""
+        """The Frobenius norm of the largest block."""
         sizes = [norm(each) for each in self.values]
         return sizes[0] if len(sizes) == 1 else float(np.max(sizes))
 
@@ -154,7 +154,7 @@ def square_of(factor: Array) -> Array:
 
 
 def inverse_of(factor: Array) -> Array:
-    """Of a lower triangular matrix."""
+    """The inverse of a lower triangular matrix."""
     return solve_triangular(factor, namespace(factor).eye(len(factor), dtype=factor.dtype, device=factor.device))
 
 
@@ -278,7 +278,7 @@ class Gram:
     off: Array
 
     def without(self, gone: Gram) -> Gram:
-        """Those of the rows that are left, to the last digit."""
+        """The second moments of the rows that are left, to the last digit."""
         return Gram(self.count - gone.count, self.parts - gone.parts, self.support - gone.support, self.off - gone.off)
 
     @property
@@ -308,7 +308,7 @@ class Gram:
 
 
 def gram_of(rows: RowSet) -> Gram:
-    """Of these rows; weights of classes do not enter it."""
+    """The exact second moments of these rows; weights of classes do not enter them."""
     width, xp = rows.n_features, namespace_of(rows.dtype)
     parts = xp.zeros((3, width, width), dtype=xp.float64, device=rows.device)
     support, off = zeros(parts, (width,)), zeros(parts, (width,))
@@ -347,7 +347,7 @@ def split(features: Array) -> tuple[Array, Array]:
 
 
 def _whole(features: Array) -> Array:
-    """On the grid, in its steps."""
+    """Features rounded to the grid, counted in its steps."""
     xp, limit = namespace(features), HALF / 2 - 1
     made = features / GRID
     made += OFFSET
@@ -428,7 +428,7 @@ def unused(gram: Gram) -> Array:
 
 
 def _in_no_row(parts: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Of which vectors of whole numbers `(high HALF^2 + mixed HALF + low) v` is zero, exactly."""
+    """For which vectors v of whole numbers `(high HALF^2 + mixed HALF + low) v` is zero, exactly."""
     small: NDArray[np.bool_] = (np.abs(parts) @ np.abs(vectors.T)).max(axis=(0, 1)) < EXACT_BELOW / 2
     vectors, half = np.where(small[:, None], vectors, 0.0), int(HALF)
     high, mixed, low = (parts @ vectors.T).astype(np.int64)

@@ -98,7 +98,7 @@ def numbered(rows: list[int]) -> str:
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """Of one row, counted from 1: `precision` is the position in PRECISIONS of the finest at which it agrees, or -1.
+    """Whether a row, counted from 1, is there; `precision` is the finest it agrees at, as a place in PRECISIONS, or -1.
 
     `times` says how many rows of the source agree with it there; 0 where none does. A row that is asked for more often
     than it occurs is there as often as it occurs, and then not.

@@ -1,6 +1,8 @@
 """The step from the retained rows' sums, and where the retrained weights are around it.
 
-`smallest_region` has the answer; bounds/deposit.py has the formula of each route, in plain numbers.
+`smallest_region` has the answer: a `RetainedProblem` (made by `Deposit.problem`, file.py) gives the step, `Routes` the
+numbers of each route, and bounds/deposit.py the radius that follows from them, in plain numbers. With surrogate rows as
+well, with_surrogate.py does the same.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Penalty:
     free: bool = False
 
     def diagonal(self, like: Array) -> Array:
-        """Of the Hessian, K x d."""
+        """What the regulariser adds to the Hessian's diagonal, K x d."""
         values = namespace(like).full_like(like, self.l2)
         if self.free:
             values[:, -1] = 0.0
@@ -70,11 +72,11 @@ class Setting:
     stiff: float = 0.0
 
     def centred(self, weights: Array) -> Array:
-        """Without what is common to all classes, where that is not seen."""
+        """The weights without what is common to all classes, where the loss does not see that."""
         return weights - weights.mean(axis=0) if self.shift_free else weights
 
     def stiffened(self, matrix: Blocks) -> Blocks:
-        """With the direction common to all classes made stiff."""
+        """A matrix with the direction common to all classes made stiff."""
         if not self.shift_free:
             return matrix
         classes, width = self.anchor.shape
@@ -84,7 +86,7 @@ class Setting:
         return Blocks(values, matrix.joint)
 
     def penalised(self, matrix: Blocks, penalty: Penalty) -> Blocks:
-        """With the regulariser on the diagonal."""
+        """A matrix with the regulariser on the diagonal."""
         diagonal = penalty.diagonal(self.anchor)
         return matrix.plus(diagonal.reshape(1, -1) if matrix.joint else diagonal[: len(matrix.values)])
 
@@ -189,7 +191,7 @@ class Solution:
     steps: int = 1
 
     def region(self, distance: Distance) -> Region:
-        """In the norm of the noise's shape; the distance is that of surrogate rows, where they have a part in it."""
+        """The region in the norm of the noise's shape; `distance` is of surrogate rows, if they have a part in it."""
         return bound_with_surrogate(self.facts, self.surrogate, distance)
 
 
@@ -282,7 +284,7 @@ class Routes:
     # The routes: the numbers that the formula of each takes ---------------------------------------------------------
 
     def exact(self) -> Iterator[RouteFacts]:
-        """Of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
+        """The route of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
         curvature = self.problem.sums.curvature.plus(-self.problem.sums.curvature_error)
         yield from self.by_norm(EXACT, Norm.of(self.matrix(curvature, curvature.frobenius)[0]))
 

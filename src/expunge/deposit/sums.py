@@ -77,12 +77,12 @@ class Gauge:
 
     @cached_property
     def inverse(self) -> Array:
-        """Of the factor."""
+        """The inverse of the factor."""
         return inverse_of(self.factor)
 
     @cached_property
     def lost(self) -> float:
-        """Of a length by Q or its inverse, what float64 may change: `d u ||L|| ||L^-1||`, with room."""
+        """What float64 may change of a length by Q or its inverse: `d u ||L|| ||L^-1||`, with room."""
         return 4 * (len(self.factor) + 8) * UNIT_ROUNDOFF * norm(self.factor) * norm(self.inverse)
 
     def squares(self, features: Array) -> Array:
@@ -188,7 +188,7 @@ class Sums:
 
 
 def coarse(matrix: Blocks) -> Blocks:
-    """Without the digits that are rounding's: entries to a grid that is a power of two for each two features. In place.
+    """The matrix without the digits that are rounding's, in place: entries on a grid, a power of two for two features.
 
     >>> values = np.array([[[1.0, 2.0**-50], [2.0**-50, 4.0]]])
     >>> coarse(Blocks(values, joint=False)).values.tolist()
@@ -202,7 +202,7 @@ def coarse(matrix: Blocks) -> Blocks:
 
 
 def coarse_error(matrix: Blocks) -> float:
-    """By how much that changes a matrix at most, in norm; of one that it was done to, since when a length may be half
+    """By how much `coarse` changed a matrix at most, in norm; `matrix` is the changed one, where a length may be half
     of what it was."""
     lengths = _lengths(matrix)
     return 2.0 * COARSE * float((lengths * lengths).sum(axis=1).max())
@@ -514,7 +514,7 @@ def whole_size(third: Array) -> float:
 
 
 def folded_size(width: int) -> int:
-    """How many of three are kept."""
+    """How many triples `i >= j >= k` of so many features or classes there are."""
     return width * (width + 1) * (width + 2) // 6
 
 
@@ -523,7 +523,7 @@ Places = NDArray[np.int64]
 
 @lru_cache(maxsize=8)
 def threes(width: int) -> tuple[Places, Places, Places]:
-    """`i >= j >= k`, in the order of i, j and k."""
+    """All triples `i >= j >= k` of numbers below `width`, in the order of i, j and k."""
     first, second = np.tril_indices(width)
     third = np.concatenate([np.arange(j + 1) for j in second])
     return first.repeat(second + 1), second.repeat(second + 1), third

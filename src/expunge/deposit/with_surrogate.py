@@ -107,7 +107,7 @@ class GradientRemainder:
 
     @property
     def mean_error(self) -> float:
-        """Of the mean: summing s terms is off by (s + 1) u times the mean of their lengths."""
+        """What float64 may change of the mean: s terms summed are off by (s + 1) u times the mean of their lengths."""
         return self.row_error + (len(self.rows) + 64) * UNIT_ROUNDOFF * self.lengths[0] * self.rows.largest_weight
 
     def largest(self, reach: float, gauges: Sequence[Gauge] = ()) -> float:
@@ -182,8 +182,8 @@ class GradientRemainder:
 
     @cached_property
     def covariance(self) -> Blocks:
-        """Of psi over the rows, in one block or, beyond `WHOLE`, a block for each class; formed, so that its largest
-        eigenvalue can be bounded for certain."""
+        """The covariance of psi over the rows, in one block or, beyond `WHOLE`, a block for each class; formed, so that
+        its largest eigenvalue can be bounded for certain."""
         classes, width = self.weights.shape
         if self._whole:
             pairs = upper_triangle(classes, self.weights)
@@ -226,7 +226,7 @@ def one_block(matrices: Array) -> Array:
 
 
 def remainder_of(head: LinearHead, weights: Array, update: Array, rows: RowSet) -> GradientRemainder:
-    """Of the loss alone, without its regulariser."""
+    """The remainder of the rows' gradients, of the loss alone, without its regulariser."""
     return GradientRemainder(replace(head, l2=0.0), weights, update, rows)
 
 
@@ -253,12 +253,12 @@ class StepEquation:
         return len(self.rows)
 
     def update(self, z: Array) -> Array:
-        """u, K x d."""
+        """The update u, K x d, that belongs to the coordinates z."""
         system, anchor = self.problem.system, self.problem.setting.anchor
         return self.problem.setting.centred(system.matrix.from_columns(system.other_half(z), anchor))
 
     def left(self, update: Array, remainder: GradientRemainder) -> Array:
-        """Of the equation, K x d."""
+        """What an update leaves of the equation, K x d."""
         return self.problem.setting.centred(self.problem.left(update) + remainder.mean)
 
     def remainder(self, update: Array) -> GradientRemainder:
@@ -336,7 +336,7 @@ class SurrogateTerms:
 
     @classmethod
     def of(cls, retained: Deposit, distance: Distance, delta: float) -> SurrogateTerms:
-        """Of surrogate rows beside the deposit of what is retained."""
+        """The terms of surrogate rows beside the deposit of what is retained."""
         n_rows, gone = retained.numbers.n_rows, retained.numbers.forgotten
         return cls(distance, n_rows + gone, gone, route_failure(delta, distance))
 
@@ -375,7 +375,7 @@ class SurrogateRegion:
 
 
 def _radius(facts: DepositFacts, second: float) -> float:
-    """In the norm of the shape of the noise, where this much is left of the second order."""
+    """The radius in the norm of the noise's shape, where this much is left of the second order."""
     return radius_in_route(facts, second) * math.sqrt(facts.shape_ratio)
 
 

@@ -227,7 +227,7 @@ def remarks(table: ScoreTable) -> list[str]:
 
 
 def to_json(table: ScoreTable) -> dict[str, Any]:
-    """Everything, as JSON takes it."""
+    """The table with its notes, as JSON takes it."""
     return {
         "seeds": table.seeds,
         "methods": {

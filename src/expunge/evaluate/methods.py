@@ -47,7 +47,7 @@ class MethodResult:
         return 0.0 if self.noise is None else self.noise.scale
 
     def as_one_row(self) -> MethodResult:
-        """Of two rows what tells the classes apart, their difference, for a model of one weight vector."""
+        """The difference of two rows of weights, which tells the classes apart, for a model of one weight vector."""
         assert self.noise is not None
         difference, sigma = self.updated[1:] - self.updated[:1], math.sqrt(2.0) * self.sigma
         return replace(self, updated=difference, noise=plain_noise(sigma, difference))

@@ -314,7 +314,7 @@ def relearn(
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Of one class: how many rows have it, and what share of them the model gets right."""
+    """How many rows a class has, and what share of them the model gets right."""
 
     label: Label
     rows: int
@@ -340,7 +340,7 @@ class ModelScores:
 
 
 def score_model(model: LinearModel, rows: tuple[Any, Any]) -> ModelScores:
-    """Of a model, on (features, labels) as they come."""
+    """The scores of a model, on (features, labels) as they come."""
     name = "the rows to score"
     given = match_record(rows, model.record, model.n_features, name)
     if not is_labelled(given):

@@ -39,7 +39,7 @@ def launched_as_group() -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `size`; they talk from `sent_from`, cpu by gloo or cuda by NCCL."""
+    """This process's place among `size` processes; they talk from `sent_from`, cpu by gloo or cuda by NCCL."""
 
     rank: int = 0
     size: int = 1

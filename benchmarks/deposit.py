@@ -142,8 +142,9 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     result.save(out)
     clock.now("")
     shutil.rmtree(out)
-    noise = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread
-    update, shape = found.step.update.cpu(), found.kept.shape[0].cpu()
+    left = found.retained.deposit
+    noise = left.output_noise * result.certificate.content["sigma"] / left.output_spread
+    update, shape = found.step.update.cpu(), left.shape[0].cpu()
     return Deleted(clock, result.certificate.status, result.certificate.total, update, shape, noise)
 
 

@@ -48,7 +48,7 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
     wide = direction.double()
     by_rows, by_classes = torch.randn((n, classes)).to(x), torch.randn((classes, n)).to(x)
     works = {
-        "product": lambda: operator.surrogate.product(direction),
+        "product": lambda: operator.curvature.product(direction),
         "with_forget": lambda: operator.product(direction),
         "covariance": lambda: spread.covariance_product(wide, 1, False),
         "rows_first": lambda: (x @ direction.T, by_rows.T @ x),

@@ -95,10 +95,11 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     synchronise(given.device)
     retraining = time.perf_counter() - began
     updated = (before.anchor + found.step.update).to(goal)
-    away = found.kept.length(goal - updated) / result.certificate.total
+    left = found.retained.deposit
+    away = left.length(goal - updated) / result.certificate.total
     if not away <= 1.0:
         raise SystemExit(f"the retrained weights are {away:.3g} radii away: the bound is wrong")
-    outputs = found.kept.output_noise * result.certificate.content["sigma"] / found.kept.output_spread
+    outputs = left.output_noise * result.certificate.content["sigma"] / left.output_spread
     return {
         "forget": m,
         "status": result.certificate.status,

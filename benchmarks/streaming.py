@@ -165,7 +165,7 @@ def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any
     flops = 4 * len(rows) * CLASSES * WIDTH
     result["product_gflop_per_s_warm"] = flops * result[WARM]["rows_per_s"] / len(rows) / 1e9
     result["rows"] = len(rows)
-    result["predictions_kept"] = rows.keeps(curvature.height * 4)
+    result["predictions_kept"] = curvature.predicted.keep
     result["rows_kept"] = rows._held.values is not None
     result["peak_mb"] = peak_mb()
     if device.startswith("cuda"):

@@ -25,10 +25,9 @@ import numpy as np
 import torch
 
 from expunge.bounds.calibration import mu_for
-from expunge.deposit.evidence import DepositEvidence, Removal
+from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit, optimum
-from expunge.deposit.with_surrogate import step_with_surrogate
 from expunge.distance import parse_distance
 from expunge.door import ask
 from expunge.errors import ExpungeError
@@ -136,16 +135,15 @@ class Kept:
     deposit: Deposit
 
 
-@dataclass
+@dataclass(frozen=True)
 class Group:
-    """Rows to forget, and what is found of them once for every promise and every distance."""
+    """Rows to forget, and what they are to leave."""
 
     task: Task
     model: Any
     kept: Deposit
     forget: Labelled
     execution: Execution
-    removal: Removal | None = None
 
     def measured(self, with_deposit: bool, distance: Any, budget: tuple[float, float], seed: int) -> tuple[Any, Any]:
         """A request with a deposit, with a surrogate, or both, and what was measured for it."""
@@ -157,12 +155,7 @@ class Group:
         promise = Promise(*budget, distance, force=True)
         given = None if distance is None else surrogate
         request = ask(model, forget, given, promise, deposit=self.kept, execution=self.execution)
-        if self.removal is None:
-            self.removal = Removal.of(request)
-        elif request.surrogate is not None and self.removal.with_surrogate is None:
-            step = step_with_surrogate(self.removal.deposit, request.surrogate)
-            self.removal = replace(self.removal, with_surrogate=step)
-        return request, weigh(DepositEvidence.gather(request, removal=self.removal))
+        return request, weigh(DepositEvidence.gather(request))
 
 
 def one(

@@ -79,6 +79,9 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("plain", {"model.loss": "hinge"}, "model.loss"),
     ("plain", {"step.kind": "gradient"}, "step.kind"),
     ("plain", {"distance.kind": "deposit", "distance.value": 0.0, "distance.provenance": "measured"}, "rows stand in"),
+    ("plain", {"model.after.sha256": ""}, "model.after.sha256 are digests"),
+    ("plain", {"model.after": {}}, "model.after.sha256 are digests"),
+    ("plain", {"model.before.sha256": DIGEST[1:]}, "model.after.sha256 are digests"),
     # what is promised and spent
     ("plain", {"epsilon": 1e-9}, "epsilon"),
     ("plain", {"epsilon": 1e9}, "epsilon"),

@@ -53,6 +53,7 @@ from expunge.errors import ExpungeError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
 from expunge.record import LOSSES, RIDGE, TANGENT, Loss, TrainingRecord, loss_named, one_digit
 from expunge.runtime.safetensors import Array
+from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import LARGEST
 
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ExpungeError)
@@ -376,6 +377,11 @@ def _is_text(seen: Inspection) -> bool:
     return kinds and all(isinstance(text, str) for text in (*notes, *software.values(), seen["created"]))
 
 
+def _named(*paths: str) -> Row:
+    """A digest alone says which file is meant: without one the file would be of no model, and pass beside any."""
+    return (Value(f"{' and '.join(paths)} are digests", lambda c: all(is_digest(c[path]) for path in paths)),)
+
+
 def off_grid(values: Array, exponent: int) -> int:
     """How many values are no multiples of 2^exponent.
 
@@ -429,6 +435,7 @@ FACTS = rules({
         ("schema", ONE_OF, (SCHEMA,)),
         ("model.loss", ONE_OF, LOSSES),
         ("step.kind", ONE_OF, STEPS),
+        _named("model.before.sha256", "model.after.sha256"),
         *ASKED,
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
         ("noise.averaged", IS, Value("true for a single model of a converged step, without a deposit", lambda c: (
@@ -534,6 +541,7 @@ FOLLOWING = rules({
 STATEMENT = rules({
     ALWAYS: (
         ("schema", ONE_OF, (STATEMENT_SCHEMA,)),
+        _named("model.sha256", "model.before", "dossier"),
         *ASKED,
         ("mu", IS, Value("the most that delta allows", lambda c: mu_for(c["epsilon"], c["noise.delta_for_noise"]))),
         *COMMON,

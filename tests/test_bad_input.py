@@ -381,6 +381,8 @@ def test_no_two_kinds_share_a_name_or_a_message(outcome: Callable[[Kind], Any]) 
         (["verify"], "Missing argument 'STATEMENT'"),
         (["verify", "a", "b"], "unexpected extra argument (b). Every option takes one value"),
         (["unlearn", "--n-source", "1.5"], "'1.5' is not a valid integer"),
+        (["train", "--data", "source.npz", "--out", "."], "Name it for example new.safetensors"),
+        (["train", "--data", "source.npz", "--out", "/"], "Name it for example new.safetensors"),
     ],
 )
 def test_usage(args: list[str], words: str, box: Any) -> None:

@@ -45,6 +45,8 @@ def test_help_explains_every_option_in_sections_with_an_example(command: str) ->
         assert len(titles) >= 3
         places = {title: printed.splitlines().index(f"{title}:") for title in titles}
         assert places["Output"] == max(places.values())
+    else:
+        assert printed.splitlines()[-1].split()[:2] == ["-h,", "--help"], "what is not the command's own comes last"
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])

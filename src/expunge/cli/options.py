@@ -70,7 +70,7 @@ def _read(flag: str, kind: str, spec: Option, typed: Any) -> Any:
             raise FileError(
                 f"{flag} {typed}",
                 f"the name of this file ends in {' or '.join(spec.new)}",
-                f"Name it for example {typed.with_suffix(spec.new[0]).name}.",
+                f"Name it for example {typed.stem.strip('.') or 'new'}{spec.new[0]}.",
             )
         require_absent(typed)
     if not isinstance(typed, str) or "[" not in kind:
@@ -126,12 +126,12 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            line = parameter.get_help_record(ctx)
-            if line is not None and not isinstance(parameter, click.Argument):  # it stands in the first line of usage
-                sections.setdefault(self.sections.get(str(parameter.name), OTHERS), []).append(line)
-        if sum(map(len, sections.values())) <= FEW:
-            sections = {OTHERS: [line for lines in sections.values() for line in lines]}
+        shown = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]  # usage has the arguments
+        for each in shown:
+            line = each.get_help_record(ctx)
+            if line is not None:
+                title = OTHERS if len(shown) <= FEW else self.sections.get(str(each.name), OTHERS)
+                sections.setdefault(title, []).append(line)
         own = [title for title in sections if title not in LAST]
         for title in [*own, *(title for title in LAST if title in sections)]:
             with formatter.section(title):

@@ -15,7 +15,7 @@ import numpy as np
 from expunge.bounds.calibration import REHEARSAL
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import PublicNote
-from expunge.deposit.file import Deposit
+from expunge.deposit.file import Deposit, Numbers
 from expunge.deposit.membership import Membership, as_given, look_up, require_members
 from expunge.deposit.sums import require_equal
 from expunge.distance import Distance, Estimation
@@ -321,6 +321,20 @@ def require_its_model(model: LinearModel | None, deposit: Deposit) -> None:
             "Give the deposit that was written with that model (private/model.deposit), and destroy this one.",
         )
     require_its_record(model.record, deposit.record)
+    if not model.record.noised:
+        _require_its_rows(model.record, deposit.numbers)
+
+
+def _require_its_rows(record: TrainingRecord, numbers: Numbers) -> None:
+    """Refuse a trained model of other rows than the deposit's: as many are left as have not gone, of each class."""
+    trained_on = numbers.n_rows + numbers.forgotten
+    if record.n_source != trained_on:
+        raise ModelError(
+            f"the model was trained on {record.n_source:,} rows", f"the deposit is of {trained_on:,}", ITS_MODEL
+        )
+    gone = [had - left for had, left in zip(record.class_counts or (), numbers.class_counts, strict=False)]
+    if any(each < 0 for each in gone) or (gone and sum(gone) != numbers.forgotten):
+        raise ModelError("the model was trained on other rows", "the deposit has other counts of classes", ITS_MODEL)
 
 
 def require_its_record(record: TrainingRecord, deposited: TrainingRecord) -> None:

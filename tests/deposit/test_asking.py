@@ -53,11 +53,15 @@ def test_copies_and_earlier_deletions_are_noted() -> None:
 def test_the_model_must_be_the_deposit_s() -> None:
     record = trained().record
     assert record is not None
+    assert record.class_counts is not None
+    more, *rest = record.class_counts
     for model in (
         LinearModel(trained().weight),
         LinearModel(trained().weight[:, :3], trained().bias),
         replace(trained(), record=replace(record, l2=0.02)),
         replace(trained(), record=replace(record, classes=("a", "b", "c"))),
+        replace(trained(), record=replace(record, n_source=record.n_source + 1)),
+        replace(trained(), record=replace(record, class_counts=(more + 1, rest[0] - 1, *rest[1:]))),
     ):
         with pytest.raises(ModelError, match="deposit"):
             require_its_model(model, kept().deposit)

@@ -173,8 +173,8 @@ def _start_with_deposit(
     hidden = scale * mu_for(policy.epsilon, policy.delta * (1.0 - ARITHMETIC_SHARE))
     cost = (
         f"the noise of every model moves a typical output by {moved:.3g}; the outputs themselves are about "
-        f"{spread:.3g}. Requests that change the model by more than {hidden:.3g} in its measure are refused (expunge "
-        "plan tells)"
+        f"{spread:.3g}. Requests that change the model by more than {hidden:.3g} in the noise's measure are refused "
+        "(expunge plan tells)"
     )
     notes = (*budget_notes(policy.delta, deposit.record.n_source), *((before,) if numbers.generation else ()), cost)
     first = deposit.model if model is None else model

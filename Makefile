@@ -45,7 +45,7 @@ docs: $(VENV)/dev  ## the site, build/site/index.html, with the reference of com
 	$(BIN)/python docs/make_site.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_site.py tests/test_documents.py
 
-bench: $(BIN)/expunge  ## timings; writes benchmarks/results
+bench: $(VENV)/dev  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/unlearn_against_retraining.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/naive.py
@@ -58,10 +58,10 @@ bench: $(BIN)/expunge  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/starting.py
 	$(BIN)/python benchmarks/summary.py
 
-examples: $(BIN)/expunge  ## accuracies on real data; make examples DATA=folder
+examples: $(VENV)/dev  ## accuracies on real data; make examples DATA=folder
 	$(BIN)/python examples/real_data.py --data $(DATA)
 
-experiments: $(BIN)/expunge  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
+experiments: $(VENV)/dev  ## tables and figures beside the paper's; up to an hour each; make experiments DATA=folder
 	$(BIN)/python -m experiments all --data $(DATA)
 	$(BIN)/python -m experiments.donsker_varadhan
 	$(BIN)/python -m experiments.match_classes --data $(DATA)

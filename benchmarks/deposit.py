@@ -46,7 +46,8 @@ from expunge.door import ask
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.heads import Rows
 from expunge.mechanism import certify, measure
-from expunge.request.promise import Execution, Promise
+from expunge.request.promise import Execution, Promise, computing_device
+from expunge.runtime.arrays import Array, norm, put, to_device, to_numpy
 
 LARGE = 1 << 28  # bytes of a deposit from which on a deletion is timed once
 EPSILON, DELTA = 1.0, 1e-6
@@ -121,8 +122,8 @@ class Deleted:
     clock: Clock
     status: str
     radius: float
-    update: torch.Tensor
-    shape: torch.Tensor  # of the noise
+    update: Array
+    shape: Array  # of the noise
     noise: float  # what it moves an output of a typical row by, over the size of outputs
 
 
@@ -144,7 +145,7 @@ def deletion(file: Path, forget: Data, out: Path, device: str) -> Deleted:
     shutil.rmtree(out)
     left = found.retained.deposit
     noise = left.output_noise * result.certificate.content["sigma"] / left.output_spread
-    update, shape = found.step.update.cpu(), left.shape[0].cpu()
+    update, shape = to_numpy(found.step.update), to_numpy(left.shape[0])
     return Deleted(clock, result.certificate.status, result.certificate.total, update, shape, noise)
 
 
@@ -169,18 +170,18 @@ def one_hessian(deposit: Deposit, data: Data, device: str) -> Times:
     """The dense Hessian of all rows at the anchor, once."""
     rows, clock = padded(data, device), Clock(device)
     clock.now("hessian")
-    deposit.head.curvature(deposit.anchor.to(device), rows).dense()
+    deposit.head.curvature(put(deposit.anchor, rows.features), rows).dense()
     clock.now("")
     return clock.seconds
 
 
 def optimum_over_radius(deposit: Deposit, done: Deleted, retained: Data, device: str) -> float:
     """How far the optimum of the retained rows is from the update, over the radius; none may be outside."""
-    updated = deposit.anchor + done.update
-    setting = replace(deposit.on(torch.device(device)).setting, anchor=updated.to(device))
+    updated = to_numpy(deposit.anchor) + done.update
     rows, penalty = padded(retained, device), deposit.penalty(len(retained[0]))
-    goal = optimum(replace(deposit.head, l2=0.0), rows, setting, penalty).cpu()
-    share = float((deposit.setting.centred(goal - updated) @ done.shape).norm()) / done.radius
+    setting = replace(deposit.on(computing_device(device)).setting, anchor=put(updated, rows.features))
+    goal = to_numpy(optimum(replace(deposit.head, l2=0.0), rows, setting, penalty))
+    share = norm(deposit.setting.centred(goal - updated) @ done.shape) / done.radius
     if not share <= 1.0:
         raise SystemExit(f"the retrained weights are {share:.3g} radii away: the bound is wrong")
     return share
@@ -188,8 +189,9 @@ def optimum_over_radius(deposit: Deposit, done: Deleted, retained: Data, device:
 
 def padded(data: Data, device: str) -> Rows:
     """Rows as the head sees them."""
-    features = torch.nn.functional.pad(torch.from_numpy(data[0]), (0, 1), value=1.0)
-    return Rows(features.to(device), torch.from_numpy(data[1]).to(device))
+    features = np.pad(data[0], ((0, 0), (0, 1)), constant_values=1.0)
+    place = computing_device(device)
+    return Rows(to_device(features, place), to_device(data[1], place))
 
 
 def case(weights: int, given: argparse.Namespace, told: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -214,8 +216,8 @@ def case(weights: int, given: argparse.Namespace, told: Callable[[dict[str, Any]
     made["refit"] = {}
     wanted = {name: TOLERANCES[name] for name in given.refits}
     for tolerance, times, fitted in refits(retained, wanted, given.strength):
-        matrix = torch.from_numpy(np.column_stack([fitted.coef_, fitted.intercept_]))
-        away = float((deposit.setting.centred(matrix - deposit.anchor - done.update) @ done.shape).norm())
+        matrix = np.column_stack([fitted.coef_, fitted.intercept_])
+        away = norm(deposit.setting.centred(matrix - to_numpy(deposit.anchor) - done.update) @ done.shape)
         fit = times | {"away_over_radius": away / done.radius}
         made["refit"][tolerance] = fit | {f"{kind}_over_deletion": times[kind] / clock.seconds[kind] for kind in KINDS}
         told(made)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from expunge import __version__
+from expunge.runtime.arrays import Array, on_cpu, to_numpy
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,6 +31,11 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "expunge": __version__,
     }
     return machine | ({"device": torch.cuda.get_device_name()} if device.startswith("cuda") else {})
+
+
+def as_computed(drawn: torch.Tensor) -> Array:
+    """What was drawn, as the engine that computes there has it: on the processor an array of numpy."""
+    return to_numpy(drawn) if on_cpu(drawn.device) else drawn
 
 
 def synchronise(device: str = "cpu") -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from environment import RESULTS, environment, markdown, write
 
 BASE = {"rows": 20_000, "features": 128, "classes": 10, "forget": 100}
@@ -48,14 +47,15 @@ def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarr
     return x, (x @ teacher.T * 4 + generator.gumbel(size=(rows, classes))).argmax(axis=1)
 
 
-def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
+def rates(x: np.ndarray, classes: int) -> dict[str, float]:
     """GFLOP/s of Hessian products and of the plain matrix products, classes first (as ours) and rows first."""
     from expunge.heads import Curvature, Rows, head_for
 
     head = head_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
-    direction = torch.randn((classes, x.shape[1]), dtype=torch.float64)
-    curvature = Curvature(head, direction, Rows(x, torch.zeros(len(x), dtype=torch.int64)))
-    by_rows, by_classes = (torch.randn(shape, dtype=torch.float64) for shape in ((len(x), classes), (classes, len(x))))
+    generator = np.random.default_rng(0)
+    direction = generator.standard_normal((classes, x.shape[1]))
+    curvature = Curvature(head, direction, Rows(x, np.zeros(len(x), dtype=np.int64)))
+    by_rows, by_classes = (generator.standard_normal(shape) for shape in ((len(x), classes), (classes, len(x))))
     seconds: dict[str, list[float]] = {"ours": [], "rows_first": [], "classes_first": []}
     for _ in range(4):
         for name, work in (
@@ -66,7 +66,7 @@ def rates(x: torch.Tensor, classes: int) -> dict[str, float]:
             began = time.perf_counter()
             work()
             seconds[name].append(time.perf_counter() - began)
-    flops = 4.0 * x.numel() * classes
+    flops = 4.0 * x.size * classes
     speed = {name: flops / min(times[1:]) / 1e9 for name, times in seconds.items()}
     return {
         "product_gflops": speed["ours"],
@@ -123,7 +123,7 @@ def one(case: dict[str, int]) -> dict[str, Any]:
         "newton_iterations": content["step"]["iterations"],
         "inner_iterations": content["step"]["inner_iterations"],
         "method": content["step"]["method"],
-        "rates": rates(torch.from_numpy(surrogate[0]), classes),
+        "rates": rates(surrogate[0], classes),
     }
 
 

@@ -13,10 +13,11 @@ import argparse
 import time
 
 import torch
-from environment import environment, markdown, synchronise, write
+from environment import as_computed, environment, markdown, synchronise, write
 
 from expunge.heads import Rows, head_for
 from expunge.heads.linear import Spread
+from expunge.runtime.arrays import double, zeros
 from expunge.solve.newton import SurrogateEquation
 
 CASES = [
@@ -40,13 +41,14 @@ def measured(n: int, width: int, classes: int, dtype: torch.dtype, device: str) 
     y = torch.zeros(n, dtype=torch.int64, device=device)
     head = head_for("softmax", l2=1e-3, n_classes=classes, n_features=width, row_bound=1.0)
     weights = torch.randn((classes, width), dtype=torch.float64, generator=generator, device=device)
-    forget = n // 100
-    problem = SurrogateEquation(head, weights, Rows(x[:forget].double(), y[:forget]), Rows(x, y), n)
-    operator = problem.jacobian(torch.zeros_like(weights), 0.0, None)
-    spread = Spread(head, weights, 0.01 * weights, Rows(x, y))
     direction = torch.randn((classes, width), dtype=dtype, generator=generator, device=device)
-    wide = direction.double()
-    by_rows, by_classes = torch.randn((n, classes)).to(x), torch.randn((classes, n)).to(x)
+    drawn = x, y, weights, direction, torch.randn((n, classes)).to(x), torch.randn((classes, n)).to(x)
+    x, y, weights, direction, by_rows, by_classes = (as_computed(each) for each in drawn)
+    forget = n // 100
+    problem = SurrogateEquation(head, weights, Rows(double(x[:forget]), y[:forget]), Rows(x, y), n)
+    operator = problem.jacobian(zeros(weights), 0.0, None)
+    spread = Spread(head, weights, 0.01 * weights, Rows(x, y))
+    wide = double(direction)
     works = {
         "product": lambda: operator.curvature.product(direction),
         "with_forget": lambda: operator.product(direction),

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from expunge.heads import Curvature, Rows, head_for
+from expunge.runtime.arrays import to_numpy
 
 L2 = 1e-3
 REPEATS = 10
@@ -77,10 +78,11 @@ def main() -> None:
     shape = (given.classes, given.features)
     weights, direction = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
     head = head_for("softmax", l2=L2, n_classes=given.classes, n_features=given.features, row_bound=1.0)
-    curvature = Curvature(head, weights, Rows(x, y))
-    image = curvature.product(direction)
-    ours = seconds(lambda: curvature.product(direction), REPEATS, 2)
-    fresh = seconds(lambda: Curvature(head, weights, Rows(x, y)).product(direction), REPEATS, 2)
+    rows, at, along = Rows(to_numpy(x), to_numpy(y)), to_numpy(weights), to_numpy(direction)  # as Expunge has them
+    curvature = Curvature(head, at, rows)
+    image = torch.from_numpy(curvature.product(along))
+    ours = seconds(lambda: curvature.product(along), REPEATS, 2)
+    fresh = seconds(lambda: Curvature(head, at, Rows(rows.features, rows.labels)).product(along), REPEATS, 2)
     result: dict[str, Any] = {
         "task": vars(given) | {"l2": L2},
         "environment": environment(),
@@ -114,7 +116,7 @@ def main() -> None:
     table.append(("autograd on all rows at once, without a DataLoader", f"{once * 1e3:.1f} ms", f"{once / ours:.1f}"))
 
     dense = seconds(curvature.dense, REPEATS, 1)
-    part = Curvature(head, weights, Rows(x[:PART], y[:PART])).dense()
+    part = torch.from_numpy(Curvature(head, at, Rows(rows.features[:PART], rows.labels[:PART])).dense())
     result["dense"] = {"seconds": dense, "measured_on_rows": PART}
     table.append(("dense Hessian, ours", f"{dense * 1e3:.0f} ms", ""))
     for name, form in (("torch", per_example_hessian), ("numpy", per_example_numpy)):

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from environment import RESULTS, environment, markdown, synchronise, write
 from imagenet_head import CHUNK, basis, made_up
@@ -29,6 +30,7 @@ from expunge.door import ask
 from expunge.mechanism import certify, measure
 from expunge.model import from_matrix
 from expunge.request.promise import Declared, Execution, Promise
+from expunge.runtime.arrays import put
 
 EPSILON = 0.01
 STAGES = {"Newton": "anchor", "Hessian": "anchor", "Sums": "sums and shape", "Rehearsals": "rehearsal", "Row": "hashes"}
@@ -51,7 +53,7 @@ def least_squares(rows: Labelled, classes: int, l2: float) -> torch.Tensor:
 
 def kept(rows: Labelled, given: argparse.Namespace) -> tuple[Deposit, Clock]:
     """The deposit, from weights that are zero: the anchor is reached in one step."""
-    zero = torch.zeros((given.classes, given.features), dtype=torch.float64)
+    zero = np.zeros((given.classes, given.features))
     clock = Clock(given.device)
 
     def told(stage: str, *_: Any) -> None:
@@ -60,9 +62,7 @@ def kept(rows: Labelled, given: argparse.Namespace) -> tuple[Deposit, Clock]:
     told("rows checked")
     declared = Declared(l2=given.l2, loss="ridge", max_norm=1.0, classes=tuple(range(given.classes)))
     execution = Execution(device=given.device, progress=told)
-    made = make_deposit(
-        from_matrix(zero, bias=False, dtype=torch.float64), rows, declared=declared, execution=execution
-    )
+    made = make_deposit(from_matrix(zero, bias=False, dtype="float64"), rows, declared=declared, execution=execution)
     clock.now("")
     return made.deposit.on(execution.place), clock
 
@@ -94,9 +94,9 @@ def deletion(before: Deposit, rows: Labelled, m: int, given: argparse.Namespace)
     goal = least_squares((rows[0][m:], rows[1][m:]), given.classes, given.l2)
     synchronise(given.device)
     retraining = time.perf_counter() - began
-    updated = (before.anchor + found.step.update).to(goal)
+    updated = put(before.anchor + found.step.update, goal)
     left = found.retained.deposit
-    away = left.length(goal - updated) / result.certificate.total
+    away = left.length(put(goal - updated, found.step.update)) / result.certificate.total
     if not away <= 1.0:
         raise SystemExit(f"the retrained weights are {away:.3g} radii away: the bound is wrong")
     outputs = left.output_noise * result.certificate.content["sigma"] / left.output_spread

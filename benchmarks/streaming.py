@@ -32,12 +32,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from environment import RESULTS, environment, seconds, synchronise, write
+from environment import RESULTS, as_computed, environment, seconds, synchronise, write
 from safetensors.numpy import save_file
 
 from expunge.heads import Curvature, head_for
+from expunge.request.promise import computing_device
 from expunge.rows import open_data
 from expunge.rows.streams import Form, StreamedRows
+from expunge.runtime.arrays import engine_dtype
 from expunge.runtime.memory import Memory, parse_size
 from expunge.train import train
 
@@ -126,18 +128,19 @@ def largest_mb(process: int) -> float:
 
 def streamed(folder: Path, memory: str, device: str) -> tuple[StreamedRows, Curvature]:
     """The rows of a folder, and the Hessian of a softmax head at random weights."""
-    form = Form(tuple(range(CLASSES)), 1.0, False, torch.float32, torch.device(device), WIDTH, "the set")
+    place = computing_device(device)
+    form = Form(tuple(range(CLASSES)), 1.0, False, engine_dtype("float32", place), place, WIDTH, "the set")
     rows = StreamedRows(open_data(folder), form, Memory.of(memory))  # type: ignore[arg-type]
     head = head_for("softmax", l2=1e-3, n_classes=CLASSES, n_features=WIDTH, row_bound=1.0)
     weights = torch.randn(CLASSES, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return rows, Curvature(head, weights.to(device), rows)
+    return rows, Curvature(head, as_computed(weights.to(device)), rows)
 
 
 def rates(folder: Path, memory: str, repeats: int, device: str) -> dict[str, Any]:
     """Turn by turn: reading alone, and a Hessian product that reads the same file."""
     path = folder / "X.npy"
     rows, curvature = streamed(folder, memory, device)
-    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
+    direction = as_computed(torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device))
     curvature.product(direction)
     size, result = path.stat().st_size, {}
     for state in (WARM, COLD):
@@ -189,7 +192,7 @@ def beyond(base: Path, folder: Path, memory: str, device: str) -> dict[str, Any]
     names = capacity // size + 1
     for number in range(names):
         os.link(first, sets["many"] / f"{number}.safetensors")
-    direction = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device)
+    direction = as_computed(torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).to(device))
     products, result = {}, {"names": names, "gb": names * size / 1e9, "device_gb": capacity / 1e9}
     for name, each in sets.items():
         rows, curvature = streamed(each, memory, device)
@@ -259,16 +262,16 @@ def exponent(points: list[dict[str, Any]], of: str) -> float:
 def passes(folder: Path, repeats: int = 3) -> dict[str, Any]:
     """One Hessian product and one gradient over a streamed set of which nothing is kept, in its own process."""
     program = f"""
-import json, sys, time, torch
+import json, sys, time, numpy as np
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import streaming as s
 from expunge.runtime.memory import WORKING, resident_bytes
-form = s.Form(tuple(range(s.CLASSES)), 1.0, False, torch.float32, torch.device("cpu"), s.WIDTH, "the set")
+form = s.Form(tuple(range(s.CLASSES)), 1.0, False, np.dtype("float32"), "cpu", s.WIDTH, "the set")
 memory = s.Memory(resident_bytes() + WORKING, resident_bytes())
 rows = s.StreamedRows(s.open_data({str(folder)!r}), form, memory)
 head = s.head_for("softmax", l2=1e-3, n_classes=s.CLASSES, n_features=s.WIDTH, row_bound=1.0)
-curvature = s.Curvature(head, torch.zeros(s.CLASSES, s.WIDTH, dtype=torch.float64), rows)
-direction = torch.ones(s.CLASSES, s.WIDTH)
+curvature = s.Curvature(head, np.zeros((s.CLASSES, s.WIDTH)), rows)
+direction = np.ones((s.CLASSES, s.WIDTH), dtype=np.float32)
 curvature.product(direction)
 times = []
 for _ in range({repeats}):

@@ -29,6 +29,7 @@ from sklearn.linear_model import LogisticRegression
 
 import expunge
 from expunge.heads import Curvature, Rows, head_for
+from expunge.runtime.arrays import norm
 
 L2 = 2e-5  # 1/(C n) for scikit-learn's default C = 1 and 50,000 rows
 
@@ -57,7 +58,7 @@ def made_up(rows: int, features: int, classes: int, seed: int) -> tuple[np.ndarr
 
 def gradient_norm(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     head = head_for("softmax", l2=L2, n_classes=len(weights), n_features=x.shape[1], row_bound=1.0)
-    return float(head.gradient(torch.from_numpy(weights), Rows(torch.from_numpy(x), torch.from_numpy(y))).norm())
+    return norm(head.gradient(weights, Rows(x, y)))
 
 
 def unlearn_process(folder: Path) -> tuple[float, float, dict[str, Any]]:
@@ -93,19 +94,18 @@ def retrain(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], goal: float, solve
 
 def hessian_rates(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], classes: int, repeats: int) -> dict[str, float]:
     """GFLOP/s of Hessian products and of the two matrix products they consist of, interleaved in one run."""
-    features = torch.from_numpy(x)
-    rows = Rows(features, torch.from_numpy(y))
+    generator = np.random.default_rng(0)
     head = head_for("softmax", l2=L2, n_classes=classes, n_features=x.shape[1], row_bound=1.0)
-    curvature = Curvature(head, torch.randn(classes, x.shape[1], dtype=torch.float64), rows)
-    direction = torch.randn(classes, x.shape[1], dtype=torch.float64)
-    inner = torch.randn(len(x), classes, dtype=torch.float64)
+    curvature = Curvature(head, generator.standard_normal((classes, x.shape[1])), Rows(x, y))
+    direction = generator.standard_normal((classes, x.shape[1]))
+    inner = generator.standard_normal((len(x), classes))
     times: dict[str, list[float]] = {"product": [], "plain": []}
     for _ in range(repeats + 2):
         began = time.perf_counter()
         curvature.product(direction)
         middle = time.perf_counter()
-        features @ direction.T
-        inner.T @ features
+        x @ direction.T
+        inner.T @ x
         times["plain"].append(time.perf_counter() - middle)
         times["product"].append(middle - began)
     flops = 4.0 * x.size * classes

@@ -19,8 +19,8 @@ NOT_HERE = "not installed here"
 HEAD = """# Licences
 
 Expunge itself is under the Apache License 2.0. The packages it is installed with are under these licences, as their own
-metadata says. `run`: Expunge needs it; `onnx`, `libraries`, `dev`, `docs`: that extra does; `build`: only needed to
-install it; empty: another package needs it. Versions are those of `constraints.txt`.
+metadata says. `run`: Expunge needs it; `torch`, `onnx`, `libraries`, `dev`, `docs`: that extra does; `build`: only
+needed to install it; empty: another package needs it. Versions are those of `constraints.txt`.
 
 | package | version | licence | for |
 |---|---|---|---|

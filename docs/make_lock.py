@@ -1,7 +1,7 @@
 """requirements.lock: what constraints.txt pins, with the hashes of the files that may be installed: `make lock`.
 
 Hashes come from the package index that pip is set to use, which is asked for one page a package and for nothing else.
-torch is left out: its wheel may be a local build, and is installed first, by version. No index is named in the lock.
+torch is left out: the extra of that name needs it, and its wheel may be a local build. No index is named in the lock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ PYTHON = re.compile(r"py3(1[1-4])?$|py2\.py3$|cp3(1[1-4])$|cp3[0-9]+$")
 ELSEWHERE = ("win32", "win_amd64", "win_arm64", "android", "ios", "pyodide", "emscripten")
 HEAD = """\
 # Made of constraints.txt by `make lock`; do not edit it by hand. Wheels for Python 3.11 and later, on Linux and macOS.
-# pip takes no hashes for torch's local builds nor for the project itself, so these are installed apart:
+# torch, which the extra of that name needs, and the project itself are installed apart:
 #
-#     pip install torch==2.13.0
 #     pip install --require-hashes -r requirements.lock
 #     pip install --no-deps --no-build-isolation .
 #     pip check

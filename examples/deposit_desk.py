@@ -32,6 +32,7 @@ from expunge.deposit.region import smallest_region
 from expunge.desk import Desk, Policy, accept, create_desk, models, open_desk, requests, run, status, verify_desk
 from expunge.model import read_model
 from expunge.rows.hashes import hash_rows
+from expunge.runtime.arrays import to_numpy
 from expunge.sklearn import deposit
 
 BATCHES, PEOPLE = 20, 10
@@ -67,7 +68,7 @@ def updated(kept: Deposit) -> Any:
     """The weights before noise of the last model, which follow from the deposit that it left."""
     result = smallest_region(kept.problem)
     assert result is not None
-    return (kept.anchor + result.update).numpy()
+    return to_numpy(kept.anchor + result.update)
 
 
 def refit_without(rows: Rows, gone: list[int]) -> Any:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from expunge.bounds.calibration import mu_for
 from expunge.deposit.evidence import DepositEvidence
@@ -36,6 +35,7 @@ from expunge.heads.rows import in_memory
 from expunge.mechanism import measure, weigh
 from expunge.request.promise import Execution, Promise
 from expunge.request.sets import rows_of
+from expunge.runtime.arrays import Array, double, norm, put, size, to_numpy
 from expunge.train import train
 
 EPSILONS = (0.1, 1.0)
@@ -107,15 +107,15 @@ def tasks(folder: Path, seed: int, only: str) -> Iterator[Task]:
             yield Task(name, *parts, l2, shares, losses)
 
 
-def accuracy(weights: torch.Tensor, test: Labelled) -> float:
-    features = torch.from_numpy(test[0]).to(weights.device)
-    chosen = (features @ weights.double().T).argmax(dim=1).cpu().numpy()
+def accuracy(weights: Array, test: Labelled) -> float:
+    features = put(test[0], weights)
+    chosen = to_numpy((features @ double(weights).T).argmax(axis=1))
     return float((chosen == test[1]).mean())
 
 
-def noised(update: torch.Tensor, sigma: float, kept: Kept | None, test: Labelled) -> float:
+def noised(update: Array, sigma: float, kept: Kept | None, test: Labelled) -> float:
     """Mean accuracy over draws of noise that protects nobody: the same for every scale."""
-    draws = (torch.from_numpy(each).reshape(update.shape).to(update) for each in drawn(update.numel(), kept))
+    draws = (put(each.reshape(update.shape), update) for each in drawn(size(update), kept))
     return float(np.mean([accuracy(update + sigma * each, test) for each in draws]))
 
 
@@ -167,7 +167,7 @@ def one(
     forget = task.source[0][chosen[:m]], task.source[1][chosen[:m]]
     stay = task.source[0][chosen[m:]], task.source[1][chosen[m:]]
     record = kept.record
-    rows = in_memory(rows_of(stay, kept.model, record, torch.float64, execution.place, "the retain set"), "it")
+    rows = in_memory(rows_of(stay, kept.model, record, kept.anchor.dtype, execution.place, "the retain set"), "it")
     retrained = optimum(replace(kept.head, l2=0.0), rows, kept.setting, kept.penalty(len(rows)))
     common = {"task": task.name, "l2": task.l2, "share": share, "m": m, "seed": seed, "group": group, "n": n}
     common |= {"before": accuracy(model.matrix(), task.test), "retrained": accuracy(retrained, task.test)}
@@ -179,10 +179,10 @@ def one(
             try:
                 request, measured = group_of.measured(with_deposit, distance, (epsilon, 1.0 / n), seed)
                 _, derived = foresee(request, measured)
-                update = (request.weights + measured.step.update).to(retrained)
+                update = put(request.weights + measured.step.update, retrained)
                 shaped = shaped or (Kept(measured.retained.deposit) if with_deposit else None)
                 held, off = (shaped if with_deposit else None), update - retrained
-                true = float(off.norm()) if held is None else held.deposit.length(off)
+                true = norm(off) if held is None else held.deposit.length(off)
                 row |= {"sigma": derived.sigma, "radius": derived.region.radius, "true": true}
                 row |= {"accuracy": noised(update, derived.sigma, held, task.test)}
                 if held is not None:  # the noise that the region needs, not rounded up to a level

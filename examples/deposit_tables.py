@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -30,6 +29,7 @@ from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.mechanism import measure
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import put, to_numpy
 from expunge.sklearn import deposit, unlearn
 
 DELTA = 1e-6
@@ -102,8 +102,8 @@ def away(kept: Deposit, update: Any, refit: Any) -> float:
     """
     weights = np.column_stack([refit.coef_, refit.intercept_])
     if len(weights) > 1:
-        weights = weights - weights.mean(axis=0) + kept.anchor.mean(dim=0).numpy()
-    return kept.length(kept.anchor.new_tensor(weights) - torch.as_tensor(update))
+        weights = weights - weights.mean(axis=0) + to_numpy(kept.anchor.mean(axis=0))
+    return kept.length(put(weights - to_numpy(update), kept.anchor))
 
 
 def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, Any]:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 import expunge
 from experiments.datasets.folder import DataFolder
 from expunge.networks import with_head
+from expunge.runtime.arrays import double
 
 WEIGHTS = "EXPUNGE_EXAMPLE_WEIGHTS"  # the folder of trained weights, for the functions that `embed` imports
 PUBLIC, SOURCE, SURROGATE, TEST, FORGET = 4000, 700, 700, 300, 1
@@ -213,8 +214,8 @@ def outputs(model: expunge.LinearModel, features: Array) -> Tensor:
     assert model.record is not None
     bound = model.record.max_norm
     rows = rows * (bound / rows.norm(dim=1, keepdim=True).clamp(min=bound))
-    scores = rows @ model.weight.double().T
-    return scores if model.bias is None else scores + model.bias.double()
+    scores = rows @ torch.as_tensor(double(model.weight)).T
+    return scores if model.bias is None else scores + torch.as_tensor(double(model.bias))
 
 
 def page(results: dict[str, Any], facts: dict[str, Any]) -> str:

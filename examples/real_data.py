@@ -27,6 +27,7 @@ from expunge.evidence import foresee
 from expunge.heads import Rows, head_for
 from expunge.mechanism import certify, measure
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import norm
 from expunge.train import minimise
 
 Array = np.ndarray[Any, Any]
@@ -95,11 +96,11 @@ def accuracy(model: LinearModel, rows: tuple[Array, Array]) -> float:
     return float(np.mean(model.predict(rows[0]) == rows[1]))
 
 
-def retrain(task: Task, model: LinearModel, kept: Array, start: torch.Tensor) -> torch.Tensor:
+def retrain(task: Task, model: LinearModel, kept: Array, start: Array) -> Array:
     """The weights retraining would give: what the certificate speaks of, and only an experiment can know."""
     features, labels = task.source
     table = {value: index for index, value in enumerate(model.classes)}
-    rows = Rows(torch.from_numpy(features[kept]), torch.tensor([table[value] for value in labels[kept].tolist()]))
+    rows = Rows(features[kept], np.array([table[value] for value in labels[kept].tolist()]))
     head = head_for("softmax", l2=task.l2, n_classes=model.n_classes, n_features=model.n_features, row_bound=1.0)
     return minimise(head, rows, start=start)
 
@@ -108,7 +109,7 @@ def run(task: Task, sets: int, draws: int) -> Iterator[dict[str, Any]]:
     features, labels = task.source
     model = train(features, labels, l2=task.l2, max_norm=1.0 + 1e-12)
     before, n = accuracy(model, task.test), len(features)
-    size = float(model.matrix().norm())
+    size = norm(model.matrix())
     for m, chosen in itertools.product(task.removals, range(sets)):
         order = np.random.default_rng(chosen).permutation(n)
         forget, kept = order[:m], order[m:]
@@ -141,7 +142,7 @@ def run(task: Task, sets: int, draws: int) -> Iterator[dict[str, Any]]:
                     "accuracy_before": before,
                     "accuracy_after": float(np.mean([accuracy(r.model, task.test) for r in results])),
                     "bound": certificate.total,
-                    "true_distance": float((retrained - updated).norm()),
+                    "true_distance": norm(retrained - updated),
                     "sigma": certificate.sigma,
                     "useless": noise.length > size,
                     "seconds": seconds,

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments.datasets.census import People, read_census
 from experiments.datasets.folder import DataFolder
@@ -28,6 +27,7 @@ from expunge.evidence import build_claim, foresee
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import Array, norm, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
@@ -66,7 +66,7 @@ def _forget(source: People, later: People, wanted: Mapping[str, Any], seed: int,
         outlook = _outlooks(
             case.trained, splits.forget, (later.X, later.y), 1.0 / n_source, text, matched, test, wanted
         )
-        distance = float((outlook.pop("updated") - case.retrained).norm())
+        distance = norm(outlook.pop("updated") - case.retrained)
         name = text + (", classes matched" if matched else "")
         lines.append({"declared": name, "true": distance, **outlook})
         checks.append(check(f"ten people, {name}", distance, outlook["residual"], None))
@@ -74,7 +74,7 @@ def _forget(source: People, later: People, wanted: Mapping[str, Any], seed: int,
         "n_source": n_source,
         "n_surrogate": len(later.y),
         "features": int(source.X.shape[1]),
-        "moved": float((case.weights - case.retrained).norm()),
+        "moved": norm(case.weights - case.retrained),
         "before": {"2015": _accuracy(case.trained.matrix(), test), **_by_year(case.trained.matrix(), later)},
         "lines": lines,
         "checks": checks,
@@ -101,7 +101,7 @@ def _outlooks(
     for epsilon in wanted["epsilons"]:
         _, derived = foresee(replace(request, promise=replace(request.promise, epsilon=epsilon)), measured)
         assert derived.noise is not None  # the region of a finite distance is finite
-        share = derived.noise.length / float(request.weights.norm())
+        share = derived.noise.length / norm(request.weights)
         published = MethodResult(updated, derived.noise).ensemble(wanted["draws"], generator)
         after = float(np.mean([_accuracy(weights, test) for weights in published]))
         outcomes.append(
@@ -116,11 +116,11 @@ def _outlooks(
     return {"residual": region.radius, "terms": dict(region.terms), "outcomes": outcomes, "updated": updated}
 
 
-def _accuracy(weights: torch.Tensor, rows: Labelled) -> float:
-    return float(np.mean((rows[0] @ weights.numpy().T).argmax(axis=1) == rows[1]))
+def _accuracy(weights: Array, rows: Labelled) -> float:
+    return float(np.mean((rows[0] @ to_numpy(weights).T).argmax(axis=1) == rows[1]))
 
 
-def _by_year(weights: torch.Tensor, people: People) -> dict[str, float]:
+def _by_year(weights: Array, people: People) -> dict[str, float]:
     years = np.unique(people.year).tolist()
     return {
         str(year): _accuracy(weights, (people.X[people.year == year], people.y[people.year == year])) for year in years
@@ -157,7 +157,7 @@ def drift(rows: np.ndarray[Any, Any], others: np.ndarray[Any, Any]) -> float:
     halves = [np.array_split(part[generator.permutation(len(part))], 2) for part in (rows, others)]
     known = np.concatenate([halves[0][0], halves[1][0]])
     kind = np.repeat([1, 0], [len(halves[0][0]), len(halves[1][0])])
-    weights = train(known, kind, l2=DRIFT_L2, max_norm=ROUNDING).matrix().numpy()
+    weights = train(known, kind, l2=DRIFT_L2, max_norm=ROUNDING).matrix()
     ratio = np.exp(halves[1][1] @ (weights[1] - weights[0]))
     return float(np.mean((ratio / ratio.mean() - 1.0) ** 2))
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments.datasets.catalogue import CATALOGUE
 from experiments.datasets.folder import DataFolder
@@ -36,6 +35,7 @@ from expunge.evaluate.case import Splits, make_case
 from expunge.heads.rows import in_memory
 from expunge.request.promise import computing_device
 from expunge.request.sets import rows_of
+from expunge.runtime.arrays import Array, engine_dtype, to_device
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.newton import SurrogateEquation, newton_step
 
@@ -100,15 +100,14 @@ def _estimation(name: str, wanted: Mapping[str, Any], seed: int) -> Estimation:
     return Estimation(route="kl", chains=chains, steps=wanted["steps"], epochs=wanted["epochs"], seed=seed, **options)
 
 
-def _sampled(
-    task: Task, update: torch.Tensor, estimation: Estimation, device: str, progress: Progress
-) -> dict[str, Any]:
+def _sampled(task: Task, update: Array, estimation: Estimation, device: str, progress: Progress) -> dict[str, Any]:
     """One estimate, from the model and the surrogate alone."""
     place = computing_device(device)
     rows = in_memory(
-        rows_of(task.surrogate, task.trained, task.record, torch.float64, place, "the surrogate"), "an estimate"
+        rows_of(task.surrogate, task.trained, task.record, engine_dtype("float64", place), place, "the surrogate"),
+        "an estimate",
     )
-    weights, moved = task.weights.to(place), update.to(place)
+    weights, moved = to_device(task.weights, place), to_device(update, place)
     estimate = estimate_source(task.objective, weights, task.record, rows, estimation, progress=progress)
     assert estimate.kl is not None
     means = estimate.means(task.objective, weights, moved, rows)

@@ -32,6 +32,7 @@ from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.promise import Promise
 from expunge.request.sets import rows_of
+from expunge.runtime.arrays import engine_dtype, norm
 
 CONCENTRATIONS = (1.0, 13.0, 100.0)
 L2 = 0.01
@@ -70,7 +71,9 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
     retrained = train(X[retain], y[retain], l2=L2, max_norm=1.0).matrix()
     rho, nu = (part / part.sum() for part in counts)
     chi2 = float(((rho - nu) ** 2 / nu).sum())
-    kept = rows_of((X[retain], y[retain]), model, model.record, torch.float64, torch.device("cpu"), "what is retained")
+    kept = rows_of(
+        (X[retain], y[retain]), model, model.record, engine_dtype("float64", "cpu"), "cpu", "what is retained"
+    )
     outcome: dict[str, Any] = {
         "xi": xi,
         "seed": seed,
@@ -92,11 +95,11 @@ def one(X: np.ndarray, y: np.ndarray, xi: float, seed: int) -> dict[str, Any]:
         update = measured.step.update
         means = [request.head.change_mean(request.weights, update, rows) for rows in (kept, request.surrogate)]
         outcome[name] = {
-            "means": float((means[0] - means[1]).norm()),
+            "means": norm(means[0] - means[1]),
             "delta": region.radius,
             "surrogate_term": region.terms["surrogate"],
             "sampling_term": region.terms["sampling"],
-            "true_distance": float((request.weights + update - retrained).norm()),
+            "true_distance": norm(request.weights + update - retrained),
             "effective_rows": request.surrogate.effective,
         }
     return outcome

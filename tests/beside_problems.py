@@ -10,8 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from deposit_problems import noised_gauges
 from expunge.deposit.make import optimum
@@ -46,7 +44,7 @@ class Problem:
         setting: Setting = self.retained.problem.setting
         return setting
 
-    def off(self, update: Tensor) -> float:
+    def off(self, update: np.ndarray) -> float:
         """How far the retrained weights are from the updated ones, in the norm of the noise's shape."""
         updated = self.setting.anchor + update
         retrained = optimum(self.head, self.kept, replace(self.setting, anchor=updated), self.penalty)
@@ -68,12 +66,12 @@ def assembled(
     """The first rows are forgotten; None where the noise has no shape."""
     softmax = is_joint(head)
     setting = Setting(
-        torch.zeros((head.n_classes, head.n_features), dtype=torch.float64), head.row_bound, (), False, softmax, 1.0
+        np.zeros((head.n_classes, head.n_features), dtype=np.float64), head.row_bound, (), False, softmax, 1.0
     )
     anchor = optimum(head, rows, setting, penalty)
     gauges = noised_gauges(rows)
     sums = sums_of(head, anchor, rows, gauges)
-    stiff = float(sums.curvature.values.diagonal(dim1=-2, dim2=-1).mean())
+    stiff = float(sums.curvature.values.diagonal(axis1=-2, axis2=-1).mean())
     setting = replace(setting, anchor=anchor, gauges=gauges, stiff=stiff)
     forget = Rows(rows.features[:n_forget], rows.labels[:n_forget])
     kept = Rows(rows.features[n_forget:], rows.labels[n_forget:])
@@ -109,7 +107,7 @@ def random_problem(family: str, seed: int, *, failure: float = 0.2) -> Problem |
     )
     l2, free = float(rng.choice([1 / n, 1e-2, 1e-3])), bool(rng.random() < 0.4)
     after = Penalty(l2 * n / (n - n_forget), free) if rng.random() < 0.3 else None
-    rows, surrogate = Rows(torch.tensor(X), torch.tensor(y)), Rows(torch.tensor(S), torch.zeros(s, dtype=torch.int64))
+    rows, surrogate = Rows(X, y), Rows(S, np.zeros(s, dtype=np.int64))
     return assembled(head, rows, n_forget, surrogate, distance, penalty=Penalty(l2, free), after=after, failure=failure)
 
 

@@ -20,6 +20,7 @@ import torch
 from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import save_file
+from threadpoolctl import threadpool_limits
 
 from expunge.certificate.dossier import digest_of
 from expunge.cli import main
@@ -197,10 +198,8 @@ class Box:
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Small problems are slower on many threads than on one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threadpool_limits(1):  # numpy's and torch's
+        yield
 
 
 @pytest.fixture(scope="session")

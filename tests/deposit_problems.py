@@ -11,7 +11,6 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import anchor_noise, anchor_scales
@@ -23,6 +22,7 @@ from expunge.heads import LinearHead, Rows, head_for
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
 from expunge.request.promise import Promise
+from expunge.runtime import arrays as engine
 from expunge.unlearn import deposit
 
 Array = Any
@@ -194,7 +194,7 @@ class Problem:
         return head_for(self.loss, l2=0.0, n_classes=rows, n_features=width, row_bound=self.row_bound)
 
     def rows(self, which: Array) -> Rows:
-        return Rows(torch.from_numpy(self.X[which]), torch.from_numpy(self.y[which]))
+        return Rows(self.X[which], self.y[which])
 
     @cached_property
     def gauges(self) -> tuple[Gauge, ...]:
@@ -206,33 +206,33 @@ class Problem:
 
     def of(self, which: Array) -> Sums:
         """The sums over some of the rows."""
-        anchor = torch.from_numpy(self.anchor)
+        anchor = self.anchor
         return sums_of(self.head, anchor, self.rows(which), self.gauges, third=has_third(self.head))
 
     @cached_property
     def setting(self) -> Setting:
-        stiff = float(self.sums.curvature.values.diagonal(dim1=-2, dim2=-1).mean())
-        anchor = torch.from_numpy(self.anchor)
+        stiff = float(self.sums.curvature.values.diagonal(axis1=-2, axis2=-1).mean())
+        anchor = self.anchor
         return Setting(anchor, self.row_bound, self.gauges, self.loss == "ridge", self.softmax, stiff)
 
     @cached_property
-    def shape(self) -> torch.Tensor:
+    def shape(self) -> np.ndarray:
         """The noise's shape, of all rows: a region is right by any; an ExpungeError where there is none."""
         return self.shape_of(np.arange(self.n))
 
-    def shape_of(self, kept: Array) -> torch.Tensor:
+    def shape_of(self, kept: Array) -> np.ndarray:
         """The noise's shape, of the rows that are kept."""
-        factor = shape_of(self.head, gram_of(self.rows(kept)), torch.from_numpy(self.diagonal(len(kept))[0]))
+        factor = shape_of(self.head, gram_of(self.rows(kept)), self.diagonal(len(kept))[0])
         if factor is None:
             raise not_definite()
         return factor
 
-    def length(self, error: Array, shape: torch.Tensor | None = None) -> float:
+    def length(self, error: Array, shape: np.ndarray | None = None) -> float:
         """`||e||` by the noise's shape, in longer numbers."""
         factor = (self.shape if shape is None else shape)[0]
-        return math.sqrt(float(((error @ factor.numpy().astype(LONG)) ** 2).sum()))
+        return math.sqrt(float(((error @ engine.to_numpy(factor).astype(LONG)) ** 2).sum()))
 
-    def retrained(self, kept: Array, near: Array, shape: torch.Tensor | None = None) -> tuple[Array, float]:
+    def retrained(self, kept: Array, near: Array, shape: np.ndarray | None = None) -> tuple[Array, float]:
         """The minimiser on the rows that are kept, and how far it can be off, by the noise's shape."""
         diagonal = self.diagonal(len(kept))
         W, left = minimiser(self.X[kept], self.y[kept], self.loss, diagonal, near)
@@ -275,17 +275,17 @@ def anchored(problem: Problem, steps: int = 200) -> Problem:
 
 def noised(problem: Problem, times: float, seed: int) -> Problem:
     """The same with noise in its anchor, so many times one that a deposit may have."""
-    anchor, rows = torch.from_numpy(problem.anchor), problem.rows(slice(None))
-    scales = anchor_scales(anchor.numel(), problem.n, quadratic=problem.loss == "ridge")
+    anchor, rows = problem.anchor, problem.rows(slice(None))
+    scales = anchor_scales(engine.size(anchor), problem.n, quadratic=problem.loss == "ridge")
     scale = times * scales[seed % len(scales)]
     generator = np.random.default_rng([81, seed])
     noise = anchor_noise(problem.head, gram_of(rows), problem.penalty(problem.n), anchor, scale, generator)
-    return replace(problem, anchor=(anchor + (noise - noise.mean(dim=0) if problem.softmax else noise)).numpy())
+    return replace(problem, anchor=engine.to_numpy(anchor + (noise - noise.mean(axis=0) if problem.softmax else noise)))
 
 
 def dense(norm: Norm, problem: Problem) -> Array:
     """A norm's matrix on all weights, as the weights lie in a vector."""
-    return whole(norm.matrix.values.numpy(), problem)
+    return whole(engine.to_numpy(norm.matrix.values), problem)
 
 
 def whole(blocks: Array, problem: Problem) -> Array:
@@ -361,8 +361,8 @@ def made(
         free_bias=True if free else None,
         fixed_c=1.0 / (l2 * n) if fixed_c else None,
     )
-    weights = torch.zeros((1 if loss == "logistic" else classes, width + int(bias)), dtype=torch.float64)
-    model = from_matrix(weights, bias=bias, dtype=torch.float64).with_record(record)
+    weights = np.zeros((1 if loss == "logistic" else classes, width + int(bias)), dtype=np.float64)
+    model = from_matrix(weights, bias=bias, dtype=np.float64).with_record(record)
     return Made(model, X, y, deposit(model, X, y, seed=seed))
 
 
@@ -376,7 +376,7 @@ def prepared(made_deposit: Made) -> Array:
 
 def problem_of(made_deposit: Made) -> Problem:
     """The same as a problem, with the deposit's own anchor."""
-    record, anchor = made_deposit.deposit.record, made_deposit.deposit.model.matrix().numpy()
+    record, anchor = made_deposit.deposit.record, engine.to_numpy(made_deposit.deposit.model.matrix())
     X, y = prepared(made_deposit), made_deposit.y
     free, fixed = bool(record.free_bias), record.fixed_c is not None
     return Problem(record.loss, X, y, len(record.classes), anchor, record.l2, free, fixed)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from expunge.certificate.derive import derive
 from expunge.certificate.dossier import Certificate, digest_of, read_claim
 from expunge.errors import ExpungeError
@@ -89,7 +87,7 @@ def with_record(model: LinearModel, **facts: Any) -> LinearModel:
     return model.with_record(replace(model.record, **facts))
 
 
-def with_weights(model: LinearModel, weight: torch.Tensor) -> LinearModel:
+def with_weights(model: LinearModel, weight: Any) -> LinearModel:
     """Other weights under the same record, bound to them anew."""
     assert model.record is not None
     return LinearModel(weight, model.bias).with_record(model.record)

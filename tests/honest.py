@@ -127,7 +127,7 @@ def beside(m: int, **options: Any) -> Honest:
 @cache
 def network(seed: int = 0) -> tuple[nn.Module, Any, Any, Any]:
     rng = np.random.default_rng(seed)
-    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double().eval()
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).to(torch.float64).eval()
     with torch.no_grad():
         for value in module.parameters():
             value.copy_(torch.from_numpy(0.5 * rng.normal(size=tuple(value.shape))))

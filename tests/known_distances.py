@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 import reference
 from asking import asked
 from expunge.distance import Distance
 from expunge.request.request import Request
 from expunge.rows import bound_rows
+from expunge.runtime.arrays import to_numpy
 
 Array = Any
 SURROGATES = ("equal", "retained", "reweighted", "shifted", "tiny")
@@ -87,15 +87,15 @@ def finite_distances(rho: Array, nu: Array) -> list[Distance]:
 def prepared(raw: Array, max_norm: float, bias: bool) -> Array:
     """Features as the library prepares them: cut back to the largest norm, constant feature appended."""
     made = bound_rows(
-        torch.from_numpy(raw),
-        torch.zeros(len(raw), dtype=torch.int64),
+        raw,
+        np.zeros(len(raw), dtype=np.int64),
         max_norm=max_norm,
         bias=bias,
-        dtype=torch.float64,
-        device=torch.device("cpu"),
+        dtype=np.dtype("float64"),
+        device="cpu",
         name="rows",
     )
-    return made.features.numpy()
+    return to_numpy(made.features)
 
 
 def heavy_tailed(rng: np.random.Generator, rows: int, width: int, max_norm: float) -> Array:

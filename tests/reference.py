@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from expunge.runtime.arrays import to_numpy
+
 Array = Any
 
 
@@ -111,11 +113,11 @@ def exact_gradient_norm(W: Array, X: Array, y: Array, l2: float, loss: str) -> f
 
 def product(left: Array, right: Array) -> Array:
     """A matrix product in torch, whose threads a test can limit."""
-    return (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
+    return to_numpy(torch.from_numpy(left) @ torch.from_numpy(right))
 
 
 def solve(matrix: Array, right: Array) -> Array:
-    return torch.linalg.solve(torch.from_numpy(matrix), torch.from_numpy(right)).numpy()
+    return to_numpy(torch.linalg.solve(torch.from_numpy(matrix), torch.from_numpy(right)))
 
 
 def predictions(W: Array, X: Array, loss: str) -> Array:

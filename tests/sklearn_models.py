@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import (
@@ -134,7 +133,7 @@ def some(rows: Any, part: slice) -> Any:
     return rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
 
 
-def refit_matrix(name: str) -> tuple[torch.Tensor, Any]:
+def refit_matrix(name: str) -> tuple[np.ndarray, Any]:
     """Weights of the refit on what is retained, with C, preparation and weights of classes as they were; and itself."""
     model, _ = fitted(name)
     X, y = CASES[name].rows()
@@ -149,7 +148,7 @@ def refit_matrix(name: str) -> tuple[torch.Tensor, Any]:
         else:
             places = np.searchsorted(parts.final.classes_, labels)
             again.fit(rows, labels, sample_weight=weights[places])
-    return torch.from_numpy(read_objective(again).matrix), again
+    return read_objective(again).matrix, again
 
 
 def away(name: str) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import NewDeposit, make_deposit
@@ -56,7 +55,7 @@ def assert_same(one: Deposit, other: Deposit) -> None:
     ]
     assert len(parts[0]) == len(parts[1]) > 4
     for own, theirs in zip(*parts, strict=True):
-        torch.testing.assert_close(theirs, own, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(theirs, own, rtol=1e-10, atol=1e-12)
     numbers = [asdict(replace(part.numbers, created="")) for part in (one, other)]
     for name, value in numbers[0].items():
         expected = value if isinstance(value, str) else pytest.approx(value, rel=1e-7)

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from expunge.heads import Rows
 from expunge.rows import open_data, stream
 from expunge.rows.streams import Form, Stream, StreamedRows
+from expunge.runtime.arrays import copy
 from expunge.runtime.memory import Memory
 
 ROWS, WIDTH = 1000, 7
@@ -86,6 +87,6 @@ def form(dtype: torch.dtype = torch.float64, *, bias: bool = False, max_norm: fl
 
 
 def gathered(rows: StreamedRows) -> Rows:
-    blocks = [(block.features.clone(), block.labels.clone(), block.start) for block in rows.blocks()]
+    blocks = [(copy(block.features), copy(block.labels), block.start) for block in rows.blocks()]
     assert [start for _, _, start in blocks] == [0, *np.cumsum([len(part) for part, _, _ in blocks])[:-1].tolist()]
     return Rows(torch.cat([part for part, _, _ in blocks]), torch.cat([part for _, part, _ in blocks]))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import expunge
@@ -99,6 +100,55 @@ def test_verifying_and_looking_at_a_desk_do_not_load_torch(desk: Path) -> None:
     assert len(commands) > 5
     calls = [f"main({line.split()!r}, standalone_mode=False)" for line in commands]
     run_apart("\n".join(["import sys; from expunge.cli import main", *calls]))
+
+
+WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, *_):
+        if name.partition('.')[0] == 'torch':
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Without())
+"""  # importing torch fails, as where it is not installed
+
+
+def test_training_deposits_requests_and_desks_do_without_torch(tmp_path: Path) -> None:
+    """And what needs it says how to get it."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 3)), np.arange(300) % 3
+    X[:, 0] += y
+    np.savez(tmp_path / "source.npz", X=X, y=y)
+    np.savez(tmp_path / "forget.npz", X=X[:1], y=y[:1])
+    np.savez(tmp_path / "surrogate.npz", X=X[150:], y=y[150:])
+    given = f"--forget {tmp_path}/forget.npz --epsilon 1 --delta 1e-3 --force"
+    model, deposit, desk = tmp_path / "model.safetensors", tmp_path / "model.deposit", tmp_path / "desk"
+    train = f"train --data {tmp_path}/source.npz --l2 0.1 --max-norm 3 --out {tmp_path}"
+    beside = f"--model {model} --surrogate {tmp_path}/surrogate.npz --distance same"
+    program = [
+        WITHOUT,
+        "from expunge.cli import main",
+        *(
+            f"main({line.split()!r}, standalone_mode=False)"
+            for line in (
+                f"{train}/model.safetensors --deposit {deposit}",
+                f"unlearn --model {model} --deposit {deposit} {given} --out {tmp_path}/kept",
+                f"unlearn {beside} {given} --out {tmp_path}/beside",
+                f"verify {tmp_path}/kept/statement.json --model {tmp_path}/kept/model.safetensors",
+                f"desk init {desk} {beside} --epsilon 1 --delta 1e-3 --force",
+                f"desk request {desk} --forget {tmp_path}/forget.npz --reference case",
+                f"desk run {desk}",
+                f"desk verify {desk}",
+            )
+        ),
+        f"main('{train}/another.safetensors --device cuda'.split())",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "torch is not installed" in done.stderr
+    assert 'pip install "expunge[torch]"' in " ".join(done.stderr.split())
+    assert len(list((desk / "published").rglob("model.safetensors"))) == 1
 
 
 @pytest.mark.parametrize("name", ["expunge", "expunge.desk"])

@@ -34,6 +34,7 @@ DECLARED: dict[str, str] = LICENCES.declared(PROJECT)
 PINS: dict[str, str] = LOCKING.pins((ROOT / "constraints.txt").read_text())
 LOCK = (ROOT / "requirements.lock").read_text()
 NOT_PINNED = {name for name, purpose in DECLARED.items() if purpose in ("onnx", "libraries")}
+BESIDE = {"onnxruntime": {"onnx"}, "torch": {"torch"}}  # imported only where a user asks for what they alone do
 
 
 def imported(folder: Path) -> set[str]:
@@ -58,7 +59,7 @@ def test_every_imported_package_is_declared() -> None:
     needed = {"run"}
     for package in imported(ROOT / "src" / "expunge"):
         name = distribution(package)
-        allowed = {"onnx"} if package == "onnxruntime" else needed
+        allowed = BESIDE.get(package, needed)
         assert DECLARED.get(name) in allowed, f"{package} is imported and {name} is not among the dependencies"
     assert "PIL" in imported(ROOT / "src" / "expunge")
     assert DECLARED["pillow"] == "run"

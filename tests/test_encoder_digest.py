@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 from expunge import DataError, train, unlearn
@@ -80,7 +79,7 @@ def test_rows_without_a_digest_are_noted(model: object) -> None:
 def test_the_published_model_keeps_it(model: object) -> None:
     published = unlearn(model, EncodedRows(X[:3], Y[:3], OURS), EncodedRows(S, T, OURS), **BUDGET).model
     assert published.record.encoder == OURS
-    assert bool(torch.isfinite(published.weight).all())
+    assert np.isfinite(published.weight).all()
 
 
 def test_evaluation_refuses_them_too(model: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

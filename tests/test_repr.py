@@ -19,6 +19,7 @@ from expunge.desk.state import Secret, load_state
 from expunge.evaluate.audit import Audit, LowerBounds
 from expunge.request.promise import Promise
 from expunge.request.request import Past
+from expunge.runtime.arrays import to_numpy
 from private_values import private_values
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,7 +56,7 @@ def forgotten() -> Any:
 
 def sums_of(deposit: Any) -> set[str]:
     """The sums of a deposit, its key and hashes."""
-    sums = texts_of(deposit.sums.gradient.numpy(), deposit.sums.curvature.values.numpy(), deposit.shape.numpy())
+    sums = texts_of(to_numpy(deposit.sums.gradient), to_numpy(deposit.sums.curvature.values), to_numpy(deposit.shape))
     return {deposit.numbers.key, *deposit.hashes.hex(0)[:20]} | sums
 
 
@@ -74,9 +75,9 @@ def holders(forgotten: Any) -> list[Held]:
         (deposit, sums_of(deposit)),
         (deposit.sums, sums_of(deposit)),
         (numbers, {numbers.key, str(numbers.class_counts)} | texts_of(numbers.kappas)),
-        (gauge, texts_of(gauge.factor.numpy(), gauge.kappa)),
+        (gauge, texts_of(to_numpy(gauge.factor), gauge.kappa)),
         (deposit.hashes, {str(value)[1:20] for value in deposit.hashes.digests[0][:3]}),
-        (Past(gradient, (3, 17)), {"17", *texts_of(gradient.numpy())}),
+        (Past(gradient, (3, 17)), {"17", *texts_of(to_numpy(gradient))}),
         (keys, {keys.private.decode().splitlines()[1]}),
         (Secret(key), of_key(key)),
         (Audit(1.0, 1e-5, 0.5, 0.25, 0.123456789, 0.0987654321, lower), {"0.1234", "0.0987"}),
@@ -111,4 +112,4 @@ def test_nor_at_a_desk(tmp_path: Path) -> None:
         require_silent(held, of_key(desk.key) | hidden)
     with desk.reading() as ledger:
         state = load_state(desk, ledger)
-    require_silent(state, of_key(desk.key) | texts_of(state.past.gradients.numpy(), state.model.weight.numpy()))
+    require_silent(state, of_key(desk.key) | texts_of(to_numpy(state.past.gradients), to_numpy(state.model.weight)))

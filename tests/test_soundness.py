@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from threadpoolctl import threadpool_limits
 
 import reference
 from asking import asked
@@ -30,6 +30,7 @@ from expunge.heads import Rows
 from expunge.mechanism import certify, gather, measure
 from expunge.request.promise import STEPS
 from expunge.request.request import Request
+from expunge.runtime.arrays import norm, to_numpy, zeros
 from expunge.solve.linear import Step
 from expunge.solve.newton import RetainedEquation, SurrogateEquation, newton_step
 from expunge.surrogate import change_moments
@@ -99,7 +100,7 @@ class Equations:
 
     def in_single_precision(self) -> Equations:
         """Of rows kept in float32."""
-        rows = Rows(self.whole.surrogate.features.float(), self.whole.surrogate.labels)
+        rows = Rows(self.whole.surrogate.features.astype(np.float32), self.whole.surrogate.labels)
         return Equations(replace(self.whole, surrogate=rows), replace(self.retained, surrogate=rows))
 
 
@@ -111,12 +112,12 @@ def updates(problem: Problem, equations: Equations) -> Iterator[tuple[str, Step]
     yield "converged", converged
     if problem.seed % 4 == 0:
         yield "converged, old", newton_step(equations.whole, single=False)
-    noise = torch.from_numpy(rng.normal(size=problem.trained.shape))
-    noise /= noise.norm()
-    size = float(newton.update.norm())
+    noise = rng.normal(size=problem.trained.shape)
+    noise /= norm(noise)
+    size = float(norm(newton.update))
     spoil = SPOILS[problem.seed // len(SURROGATES) % len(SPOILS)]
     if spoil == "zero":
-        spoilt = torch.zeros_like(noise)
+        spoilt = zeros(noise)
     elif spoil == "negated":
         spoilt = -newton.update
     elif spoil == "perturbed":
@@ -139,7 +140,7 @@ def facts_of(request: Request, equations: Equations, step: Step, seed: int, *, e
     )
     facts = gather(request)._residual_facts(step, moments, 0.0)
     return {
-        form: facts | {"solver_residual": Fact(float(equation.residual(step.update).norm()), "measured")}
+        form: facts | {"solver_residual": Fact(float(norm(equation.residual(step.update))), "measured")}
         for form, equation in ((RETAINED, equations.retained), (WHOLE, equations.whole))
     }
 
@@ -170,7 +171,7 @@ def internal_cases(problem: Problem, target: reference.Retrained, wanted: str | 
         if wanted not in (None, name):
             continue
         facts = facts_of(request, equations, step, problem.seed, eigenvalue=eigenvalue)
-        update = step.update.numpy()
+        update = to_numpy(step.update)
         truth = float(np.linalg.norm(target.weights - (problem.trained + update)))
         for form in (RETAINED, WHOLE):
             known = terms_of(request, facts[form], Distance("source", 0.0))
@@ -216,7 +217,7 @@ def public_case(problem: Problem, target: reference.Retrained) -> Case:
     measured = measure(request, seed=problem.seed)
     certificate = certify(request, measured, insecure_test_seed=problem.seed).certificate
     assert certificate.terms["sampling"] == 0.0
-    truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+    truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     terms = {name: value for name, value in certificate.terms.items() if name != "grid"}
     kind = "tv" if distance.kind == "source" else distance.kind
     case = case_of(problem, target, f"public {step}", RETAINED, kind, terms, truth)
@@ -441,7 +442,7 @@ def test_a_source_kept_in_another_dtype_is_not_the_source() -> None:
     except ExpungeError:
         return
     total = retained_bound(retained_facts(measured.facts), request.distance, averaged=True).radius
-    truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+    truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     assert truth - target.error <= total
 
 
@@ -482,7 +483,7 @@ def test_a_source_without_labels_says_nothing_about_the_training_residual() -> N
         "training_residual": model.record.residual,
     }
     with pytest.raises(ExpungeError):
-        unlearn(model.weight.numpy(), (X[:5], y[:5]), X, **source_options(), **facts)
+        unlearn(to_numpy(model.weight), (X[:5], y[:5]), X, **source_options(), **facts)
 
 
 # The paper's claim ----------------------------------------------------------------------------------------------
@@ -518,7 +519,7 @@ def test_the_paper_s_claim_is_below_the_truth_where_the_residual_bound_holds(sha
     kept = np.ones(n, dtype=bool)
     kept[forgotten] = False
     target = reference.retrain(X[kept], y[kept], classes, l2, "softmax", start=trained)
-    truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+    truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     gradient_norm = float(np.linalg.norm(reference.gradient(trained, X[forgotten], y[forgotten], l2, "softmax")))
     constants = PaperConstants(1.0 + l2, 1.0, 1.0, 1.0)
     sizes = {"n_source": n, "n_forget": len(forgotten), "n_surrogate": n}
@@ -541,7 +542,7 @@ def table(cases: list[Case]) -> str:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    threadpool_limits(1)
     cases = [case for chunk in range(CHUNKS) for case in cases_of(chunk)]
     print(f"{CHUNKS * PROBLEMS:,} problems, {len(cases):,} bounds, {sum(case.violated for case in cases)} violations.")
     for form in FORMS:

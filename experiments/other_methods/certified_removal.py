@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from experiments.other_methods.constants import constants_of
 from experiments.other_methods.models import Clock, Forgotten, hessian, solved, standard_normal
 from experiments.other_methods.renyi import require_budget
 from expunge.evaluate.case import Case
 from expunge.heads import LinearHead, Rows
+from expunge.runtime.arrays import Array, namespace, norm, put
 from expunge.solve.linear import Preconditioner
 from expunge.train import minimise
 
@@ -55,16 +54,16 @@ def residual_upper(curvature_change: float, row_bound: float, spectral: float, m
 class Removal:
     """A Newton step and the bound on the gradient it leaves."""
 
-    step: Tensor
+    step: Array
     residual: float
 
 
 def remove(
     head: LinearHead,
-    weights: Tensor,
+    weights: Array,
     retain: Rows,
     forget: Rows,
-    known: Tensor | None = None,
+    known: Array | None = None,
     spectral: float | None = None,
 ) -> Removal:
     """One Newton step.
@@ -72,29 +71,31 @@ def remove(
     Where they are known: the Hessian of the retained rows' mean in blocks, and the spectral norm of those rows.
     """
     known = hessian(head, weights, retain) if known is None else known
-    step = solved(torch.linalg.cholesky(len(retain) * known), len(forget) * head.gradient(weights, forget))
+    factors = namespace(known).linalg.cholesky(len(retain) * known)
+    step = solved(factors, len(forget) * head.gradient(weights, forget))
     spectral = spectral_norm(retain) if spectral is None else spectral
-    outputs = float((retain.features @ step.T).norm())
+    outputs = norm(retain.features @ step.T)
     change_of_curvature = constants_of(head).curvature_change
-    return Removal(step, residual_upper(change_of_curvature, head.row_bound, spectral, float(step.norm()), outputs))
+    return Removal(step, residual_upper(change_of_curvature, head.row_bound, spectral, norm(step), outputs))
 
 
 def spectral_norm(rows: Rows) -> float:
     """`||X||` of so many rows."""
-    return math.sqrt(float(torch.linalg.eigvalsh(rows.features.T @ rows.features)[-1]))
+    gram = rows.features.T @ rows.features
+    return math.sqrt(float(namespace(gram).linalg.eigvalsh(gram)[-1]))
 
 
 class Tilted:
     """A head whose mean objective has `<tilt, w>` added; everything else is the head's own."""
 
-    def __init__(self, head: LinearHead, tilt: Tensor) -> None:
+    def __init__(self, head: LinearHead, tilt: Array) -> None:
         self.head, self.tilt = head, tilt
 
-    def loss(self, weights: Tensor, rows: Rows) -> float:
+    def loss(self, weights: Array, rows: Rows) -> float:
         """With the tilt."""
         return self.head.loss(weights, rows) + float((self.tilt * weights).sum())
 
-    def gradient(self, weights: Tensor, rows: Rows) -> Tensor:
+    def gradient(self, weights: Array, rows: Rows) -> Array:
         """With the tilt."""
         return self.head.gradient(weights, rows) + self.tilt
 
@@ -105,17 +106,17 @@ class Tilted:
 class AtOptimum:
     """The inverse of the Hessian at the unperturbed optimum: near that at any perturbed one, and factorised once."""
 
-    def __init__(self, head: LinearHead, weights: Tensor, rows: Rows) -> None:
-        self.factors = torch.linalg.cholesky(hessian(head, weights, rows))
+    def __init__(self, head: LinearHead, weights: Array, rows: Rows) -> None:
+        self.factors = namespace(weights).linalg.cholesky(hessian(head, weights, rows))
 
-    def solve(self, residual: Tensor) -> Tensor:
+    def solve(self, residual: Array) -> Array:
         """Its value."""
         return solved(self.factors, residual)
 
 
 def perturbed_optimum(
-    head: LinearHead, rows: Rows, perturbation: Tensor, start: Tensor, near: Preconditioner | None = None
-) -> Tensor:
+    head: LinearHead, rows: Rows, perturbation: Array, start: Array, near: Preconditioner | None = None
+) -> Array:
     """Where `L_b` is smallest."""
     return minimise(cast(LinearHead, Tilted(head, perturbation / len(rows))), rows, start=start, near=near)
 
@@ -156,24 +157,24 @@ class CertifiedRemoval:
             seconds = clock.seconds() if number == 0 else seconds
             models.append(weights)
             redrawn += anew
-        drawn = torch.stack(models)
+        drawn = namespace(models[0]).stack(models)
         seconds /= len(case.rows["forget"]) if self.sequence else 1
-        return Forgotten(drawn.mean(dim=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
+        return Forgotten(drawn.mean(axis=0), None, models=drawn, steps=1, seconds=seconds, redrawn=redrawn)
 
     def _removed(
         self,
         case: Case,
-        weights: Tensor,
-        perturbation: Tensor,
+        weights: Array,
+        perturbation: Array,
         sigma: float,
         near: Preconditioner,
         generator: np.random.Generator,
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[Array, int]:
         """The weights once all forget rows have left, and how often the model had to be trained anew."""
         head, train = case.objective, case.rows["train"]
         allowed = hidden_by(sigma, self.epsilon, self.delta)
         # training ends near the optimum, not at it: what is left there is left after the step too
-        left = len(train) * float((head.gradient(weights, train) + perturbation / len(train)).norm())
+        left = len(train) * norm(head.gradient(weights, train) + perturbation / len(train))
         count, anew = len(case.rows["forget"]), 0
         for gone in range(1, count + 1) if self.sequence else (count,):
             stay = len(train) - gone  # the rows to forget are the last of all
@@ -189,7 +190,7 @@ class CertifiedRemoval:
                 continue
             fresh = sigma * standard_normal(weights, generator)
             weights = perturbed_optimum(head, retain, fresh, weights, near)
-            left = len(retain) * float((head.gradient(weights, retain) + fresh / len(retain)).norm())
+            left = len(retain) * norm(head.gradient(weights, retain) + fresh / len(retain))
             anew += 1
         return weights, anew
 
@@ -203,12 +204,13 @@ def rehearsed(case: Case, count: int, generator: np.random.Generator, sequence: 
     whole = hessian(head, weights, train)
     size, largest = len(case.rows["forget"]), 0.0
     for _ in range(count):
-        order = torch.from_numpy(generator.permutation(len(train)))
+        order = generator.permutation(len(train))
         together, removals = (1, size) if sequence else (size, 1)
         residual = 0.0
         for start in range(0, together * removals, together):
-            gone, stay = order[start : start + together], torch.cat([order[:start], order[start + together :]])
-            forget, retain = (Rows(train.features[part], train.labels[part]) for part in (gone, stay))
+            gone, stay = order[start : start + together], np.concatenate([order[:start], order[start + together :]])
+            places = (put(part, train.labels) for part in (gone, stay))
+            forget, retain = (Rows(train.features[part], train.labels[part]) for part in places)
             known = (len(train) * whole - together * hessian(head, weights, forget)) / len(retain)
             residual += remove(head, weights, retain, forget, known).residual
         largest = max(largest, residual)

@@ -10,14 +10,13 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torch import Tensor
-
 from experiments.other_methods.constants import Descent, constants_of
 from experiments.other_methods.models import Forgotten, descend, left_by_requests, timed
 from experiments.other_methods.renyi import SAFETY, require_budget
 from expunge.bounds.calibration import sigma_for
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import plain_noise
+from expunge.runtime.arrays import Array
 
 
 def rate(constants: Descent) -> float:
@@ -84,7 +83,7 @@ class DescentToDelete:
     steps: int
     published: bool = False
     sequence: bool = False
-    ends: dict[tuple[float, int], tuple[Tensor, float]] = field(default_factory=dict, compare=False)
+    ends: dict[tuple[float, int], tuple[Array, float]] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "Descent-to-delete"
 
     def run(self, case: Case) -> Forgotten:
@@ -96,7 +95,7 @@ class DescentToDelete:
         sigma = sigma_published(*asked) if self.published else sigma
         sets = left_by_requests(case.rows, self.sequence)
 
-        def delete(models: Tensor) -> Tensor:
+        def delete(models: Array) -> Array:
             for retained in sets:
                 models = descend(case.objective, models, retained, self.steps, constants.fastest)
             return models

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from experiments.other_methods.constants import Descent, constants_of
 from experiments.other_methods.models import (
@@ -35,6 +33,7 @@ from experiments.other_methods.models import (
 from experiments.other_methods.renyi import SAFETY, require_budget, rho_for, smallest_over_orders
 from expunge.evaluate.case import Case
 from expunge.heads import LinearHead, Rows
+from expunge.runtime.arrays import Array, namespace, solve_triangular
 
 TRAINED = 30  # steps of training from a draw of nearly the law at rest
 
@@ -144,18 +143,18 @@ class Langevin:
         trained = near_rest(case, sigma, self.draws, generator)
         trained = noisy(head, trained, case.rows["train"], TRAINED, step, sigma, generator)
 
-        def delete(models: Tensor) -> Tensor:
+        def delete(models: Array) -> Array:
             for retained in sets:
                 models = noisy(head, models, retained, self.steps, step, sigma, generator)
             return models
 
         models, seconds = timed(delete, trained, self.alone)
-        return Forgotten(models.mean(dim=0), None, models=models, steps=self.steps, seconds=seconds / len(sets))
+        return Forgotten(models.mean(axis=0), None, models=models, steps=self.steps, seconds=seconds / len(sets))
 
 
 def noisy(
-    head: LinearHead, models: Tensor, rows: Rows, steps: int, step: float, sigma: float, generator: np.random.Generator
-) -> Tensor:
+    head: LinearHead, models: Array, rows: Rows, steps: int, step: float, sigma: float, generator: np.random.Generator
+) -> Array:
     """So many steps of noisy descent."""
     size, pull = math.sqrt(2.0 * step) * sigma, pull_of(head, rows)
     for _ in range(steps):
@@ -163,10 +162,11 @@ def noisy(
     return models
 
 
-def near_rest(case: Case, sigma: float, draws: int, generator: np.random.Generator) -> Tensor:
+def near_rest(case: Case, sigma: float, draws: int, generator: np.random.Generator) -> Array:
     """Draws of the Gaussian around the optimum whose covariance is `sigma^2` times the inverse Hessian."""
-    factors = torch.linalg.cholesky(hessian(case.objective, case.weights, case.rows["train"]))
-    drawn = standard_normal(case.weights.expand(draws, *case.weights.shape), generator)
-    columns = drawn.reshape(draws, len(factors), -1).permute(1, 2, 0)
-    spread: Tensor = torch.linalg.solve_triangular(factors.mT, columns, upper=True).permute(2, 0, 1)
+    xp = namespace(case.weights)
+    factors = xp.linalg.cholesky(hessian(case.objective, case.weights, case.rows["train"]))
+    drawn = standard_normal(xp.broadcast_to(case.weights, (draws, *case.weights.shape)), generator)
+    columns = xp.permute_dims(drawn.reshape(draws, len(factors), -1), (1, 2, 0))
+    spread = xp.permute_dims(solve_triangular(factors.mT, columns, upper=True), (2, 0, 1))
     return case.weights + sigma * spread.reshape(draws, *case.weights.shape)

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from experiments.other_methods.constants import constants_of
 from experiments.other_methods.models import Forgotten, descend, gradients, pull_of, standard_normal, timed, within
 from experiments.other_methods.renyi import SAFETY, require_budget, rho_for
 from expunge.bounds.calibration import mu_for
 from expunge.evaluate.case import Case
+from expunge.runtime.arrays import Array, namespace
 
 
 def powers(keeps: float, steps: int) -> float:
@@ -90,7 +90,7 @@ class GradientClipping:
         generator, retain = np.random.default_rng([self.seed, 12]), case.rows["retain"]
         pull = pull_of(head, retain)
 
-        def delete(models: Tensor) -> Tensor:
+        def delete(models: Array) -> Array:
             models = within(models, self.start)
             for _ in range(self.noisy):
                 of_loss = gradients(head, models, retain, pull) - head.l2 * models
@@ -124,7 +124,7 @@ class ModelClipping:
         generator, retain = np.random.default_rng([self.seed, 13]), case.rows["retain"]
         pull = pull_of(head, retain)
 
-        def delete(models: Tensor) -> Tensor:
+        def delete(models: Array) -> Array:
             for _ in range(self.noisy):
                 models = within(models - step * gradients(head, models, retain, pull), self.radius)
                 models = models + sigma * standard_normal(models, generator)
@@ -133,6 +133,7 @@ class ModelClipping:
         return _drawn(case, delete, self.draws, self.steps, self.alone)
 
 
-def _drawn(case: Case, delete: Callable[[Tensor], Tensor], draws: int, steps: int, alone: bool) -> Forgotten:
-    models, seconds = timed(delete, case.weights.expand(draws, *case.weights.shape), alone)
-    return Forgotten(models.mean(dim=0), None, models=models, steps=steps, seconds=seconds)
+def _drawn(case: Case, delete: Callable[[Array], Array], draws: int, steps: int, alone: bool) -> Forgotten:
+    starts = namespace(case.weights).broadcast_to(case.weights, (draws, *case.weights.shape))
+    models, seconds = timed(delete, starts, alone)
+    return Forgotten(models.mean(axis=0), None, models=models, steps=steps, seconds=seconds)

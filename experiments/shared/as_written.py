@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh, minres
-from torch import Tensor
 
 from experiments.shared.checks import check, mean_difference, paper_delta
 from experiments.shared.comparison import scores_of
@@ -25,6 +23,7 @@ from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import MethodResult, plain_noise
 from expunge.noise import Noise
+from expunge.runtime.arrays import Array, norm, put, size, to_numpy, zeros
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.newton import RetainedEquation, SurrogateEquation
 
@@ -37,7 +36,7 @@ EIGENVALUE_ACCURACY, EIGENVALUE_MOST = 1e-2, 100
 class Fixed:
     """A method whose update is known already."""
 
-    updated: Tensor
+    updated: Array
     noise: Noise
     name: str = NAME
 
@@ -45,33 +44,33 @@ class Fixed:
         return MethodResult(self.updated, self.noise)
 
 
-def solved_as_written(problem: SurrogateEquation) -> tuple[Tensor, float]:
+def solved_as_written(problem: SurrogateEquation) -> tuple[Array, float]:
     """The step, and the share of the right-hand side that MINRES left."""
     matrix, at = _matrix(problem), problem.weights
-    wanted = -problem.residual(torch.zeros_like(at)).cpu().numpy().reshape(-1)
+    wanted = -to_numpy(problem.residual(zeros(at))).reshape(-1)
     solution, _ = minres(matrix, wanted, rtol=ACCURACY, maxiter=MOST)
     left = float(np.linalg.norm(matrix.matvec(solution) - wanted) / np.linalg.norm(wanted))
-    return torch.from_numpy(solution.reshape(at.shape)).to(at.device), left
+    return put(solution.reshape(at.shape), at), left
 
 
 def _matrix(problem: SurrogateEquation) -> LinearOperator:
     """`n H_S - m H_U` at the trained weights."""
     at = problem.weights
-    hessian = problem.jacobian(torch.zeros_like(at), 0.0, None)
+    hessian = problem.jacobian(zeros(at), 0.0, None)
 
     def product(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        direction = torch.from_numpy(np.asarray(values, dtype=np.float64).reshape(at.shape)).to(at.device)
-        multiplied: NDArray[np.float64] = hessian.product(direction).cpu().numpy().reshape(-1)
+        direction = put(np.asarray(values, dtype=np.float64).reshape(at.shape), at)
+        multiplied: NDArray[np.float64] = to_numpy(hessian.product(direction)).reshape(-1)
         return multiplied
 
-    return LinearOperator((at.numel(), at.numel()), matvec=product, dtype=np.float64)
+    return LinearOperator((size(at), size(at)), matvec=product, dtype=np.float64)
 
 
 def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[str, Any]:
     """Scores, the smallest eigenvalue of `n H_S - m H_U` over n, what MINRES left, and true distance and Deltas."""
     surrogate, forget, n = case.rows["surrogate"], case.rows["forget"], len(case.rows["train"])
     problem = SurrogateEquation(case.objective, case.weights, forget, surrogate, n)
-    start = np.random.default_rng(seed).standard_normal(case.weights.numel())
+    start = np.random.default_rng(seed).standard_normal(size(case.weights))
     smallest = eigsh(
         _matrix(problem),
         k=1,
@@ -89,11 +88,11 @@ def step_as_written(case: Case, seed: int, progress: Progress = silent) -> dict[
     shift, kept = mean_difference(case, update, surrogate), n - len(forget)
     gone = len(forget) * case.objective.gradient(case.weights, forget)
     charged = RetainedEquation(case.objective, case.weights, gone, surrogate, kept)
-    training = float(case.objective.gradient(case.weights, case.rows["train"]).norm())
-    bound = (n / kept * training + float(charged.residual(update).norm()) / kept + shift) / case.objective.l2
+    training = norm(case.objective.gradient(case.weights, case.rows["train"]))
+    bound = (n / kept * training + norm(charged.residual(update)) / kept + shift) / case.objective.l2
     return {
         "scores": scores,
         "smallest_eigenvalue": float(smallest[0]) / n,
         "left": left,
-        "checks": [check(NAME, float((method.updated - case.retrained).norm()), bound, delta, shift=shift)],
+        "checks": [check(NAME, norm(method.updated - case.retrained), bound, delta, shift=shift)],
     }

@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from experiments.datasets.folder import DataSet
 from experiments.datasets.splits import dirichlet_split
@@ -34,6 +32,7 @@ from expunge.model import LinearModel
 from expunge.request.promise import Promise
 from expunge.request.request import Request
 from expunge.request.sets import rows_of
+from expunge.runtime.arrays import Array, double, engine_dtype, namespace, norm
 from expunge.runtime.progress import Progress, silent
 from expunge.train import train
 
@@ -114,7 +113,7 @@ def frontier(
             (features[retain], labels[retain]), (features[forget], labels[forget]), parts.test, parts.surrogate
         )
         case = make_case(splits, trained=models[l2])
-        truth: Tensor | None = None
+        truth: Array | None = None
         for way in parts.ways:
             request = _request(models[l2], splits.forget, parts.surrogate, 1.0 / n_source, way)
             measured = measure(request, seed=0)
@@ -122,7 +121,7 @@ def frontier(
             truth = case.retrained if truth is None else truth
             bound = held_region(build_claim(request, measured)).radius
             theorem = paper_delta(case, parts.kl, len(request.surrogate))
-            distance = float((updated - truth).norm())
+            distance = norm(updated - truth)
             generator = np.random.default_rng([seed, 3])
             outcomes = [
                 _outcome(request, measured, epsilon, case.rows["test"], wanted["draws"], generator)
@@ -164,12 +163,13 @@ def _outcome(
     assert derived.noise is not None  # the region of a finite distance is finite
     published = MethodResult(request.weights + measured.step.update, derived.noise).ensemble(draws, generator)
     accuracies = [_accuracy(weights, test) for weights in published]
-    refused = derived.noise.length > float(request.weights.norm())
+    refused = derived.noise.length > norm(request.weights)
     return {"epsilon": epsilon, "sigma": derived.sigma, "accuracy": float(np.mean(accuracies)), "refused": refused}
 
 
-def _accuracy(weights: Tensor, rows: Rows) -> float:
-    return float(((rows.features @ weights.T).argmax(dim=1) == rows.labels).double().mean())
+def _accuracy(weights: Array, rows: Rows) -> float:
+    chosen = namespace(weights).argmax(rows.features @ weights.T, axis=1)
+    return float(double(chosen == rows.labels).mean())
 
 
 def choose_l2(
@@ -191,7 +191,7 @@ def choose_l2(
         known = np.isin(held[1], model.classes)  # a rare class may be missing from one half
         stand_in = (held[0][known], held[1][known])
         rows = in_memory(
-            rows_of(stand_in, model, model.record, torch.float64, torch.device("cpu"), "the held-out half"),
+            rows_of(stand_in, model, model.record, engine_dtype("float64", "cpu"), "cpu", "the held-out half"),
             "a rehearsal",
         )
         for asked, count in counts.items():

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from experiments.protocol.experiment import Record
 from expunge.bounds import PaperConstants, paper_bound
 from expunge.certificate.derive import held_region
@@ -26,6 +24,7 @@ from expunge.heads import Rows
 from expunge.heads.rows import in_memory
 from expunge.mechanism import measure
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import Array, norm
 
 
 def check(what: str, true: float, residual: float | None, paper: float | None, **more: Any) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def checked(
     divergence = 0.0 if with_source else kl
     return check(
         what,
-        float((updated - case.retrained).norm()),
+        norm(updated - case.retrained),
         region.radius,
         None if divergence is None else paper_delta(case, divergence, len(request.surrogate)),
         known=known.radius,
@@ -87,15 +86,15 @@ def paper_delta(case: Case, kl: float, n_surrogate: int) -> float:
         n_source=len(case.rows["train"]),
         n_forget=len(case.rows["forget"]),
         n_surrogate=n_surrogate,
-        gradient_norm=float(case.objective.gradient(case.weights, case.rows["forget"]).norm()),
+        gradient_norm=norm(case.objective.gradient(case.weights, case.rows["forget"])),
         kl=kl,
     ).radius
 
 
-def mean_difference(case: Case, update: torch.Tensor, surrogate: Rows) -> float:
+def mean_difference(case: Case, update: Array, surrogate: Rows) -> float:
     """`||E_R phi_u - E_S phi_u||`, which only somebody with the retained rows can know."""
     means = [case.objective.change_mean(case.weights, update, rows) for rows in (case.rows["retain"], surrogate)]
-    return float((means[0] - means[1]).norm())
+    return norm(means[0] - means[1])
 
 
 @dataclass(frozen=True)

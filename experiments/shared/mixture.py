@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from experiments.datasets.folder import DataSet
 from experiments.datasets.splits import dirichlet_split, random_split
@@ -27,6 +25,7 @@ from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import Method, Original, Retrain, UnlearnMinus, UnlearnPlus
 from expunge.evaluate.metrics import attack_membership, row_losses
 from expunge.heads import Rows
+from expunge.runtime.arrays import Array, to_numpy
 from expunge.runtime.progress import Progress, silent
 
 AS_THEY_COME = 0.0  # a row length that leaves rows alone
@@ -97,7 +96,7 @@ def paper_scores(
     return scores
 
 
-def attack_within_classes(weights: Tensor, case: Case, seed: int) -> float | None:
+def attack_within_classes(weights: Array, case: Case, seed: int) -> float | None:
     """The membership attack on as many forget as test rows of every class.
 
     Forget rows have the source's class proportions and test rows the data set's: without this the attack would tell
@@ -107,7 +106,7 @@ def attack_within_classes(weights: Tensor, case: Case, seed: int) -> float | Non
     forget, test = case.rows["forget"], case.rows["test"]
     chosen: tuple[list[int], list[int]] = ([], [])
     for label in range(case.trained.n_classes):
-        of_class = [torch.nonzero(rows.labels == label).reshape(-1).numpy() for rows in (forget, test)]
+        of_class = [np.flatnonzero(to_numpy(rows.labels) == label) for rows in (forget, test)]
         count = min(len(one) for one in of_class)
         for part, one in zip(chosen, of_class, strict=True):
             part.extend(generator.permutation(one)[:count].tolist())

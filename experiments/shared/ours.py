@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments.other_methods.models import Clock
 from experiments.shared.checks import check
@@ -23,6 +22,7 @@ from expunge.evidence import Measurement, build_claim, foresee
 from expunge.mechanism import measure, weigh
 from expunge.request.promise import Execution, Promise, Series
 from expunge.request.request import Request
+from expunge.runtime.arrays import Array, norm, put, size
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
 
@@ -49,7 +49,7 @@ def compared(
     sizes = {
         "n_source": len(task.parts.source[1]),
         "n_forget": count,
-        "weights": task.models[task.usual].matrix().numel(),
+        "weights": size(task.models[task.usual].matrix()),
     }
     return {**sizes, "device": device_name(task.device), "cells": cells, "checks": checks}
 
@@ -121,7 +121,7 @@ class Asked:
             models = updated + derived.noise.scale * unit
             scored = accuracies(models[: wanted["choosing_draws"]], self.case.rows["surrogate"])
             cell |= {"accuracy": accuracies(models, self.case.rows["test"]), "sigma": derived.noise.scale}
-            cell |= {"noise": derived.noise.length / float(updated.norm()), "terms": dict(derived.region.terms)}
+            cell |= {"noise": derived.noise.length / norm(updated), "terms": dict(derived.region.terms)}
             made.append((scored, cell))
         return made
 
@@ -187,16 +187,16 @@ class Asked:
             self,
             request,
             measured,
-            float(away.norm()) if self.name == SURROGATE else deposit_of(measured).length(away),
+            norm(away) if self.name == SURROGATE else deposit_of(measured).length(away),
         )
 
-    def _unit_noise(self, request: Request, measured: Measurement, draws: int) -> torch.Tensor:
+    def _unit_noise(self, request: Request, measured: Measurement, draws: int) -> Array:
         """Draws of noise of scale 1; all others are multiples of them."""
         _, derived = foresee(request, measured)
         assert derived.noise is not None  # the region of a declared distance is finite
         shape, generator = measured.shaped(derived.noise).shape, np.random.default_rng(3)
         drawn = np.stack([shape.sample(1.0, generator) for _ in range(draws)])
-        return torch.from_numpy(drawn).reshape(draws, *request.weights.shape).to(request.weights.device)
+        return put(drawn.reshape(draws, *request.weights.shape), request.weights)
 
 
 def deposit_of(measured: Measurement) -> Deposit:

@@ -9,6 +9,7 @@ from expunge.bounds import PaperConstants, paper_bound
 from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.methods import MethodResult, plain_noise
+from expunge.runtime.arrays import norm
 from expunge.solve.newton import SurrogateEquation, newton_step
 
 PAPER_EPSILON, PAPER_DELTA = 5.0 * math.e**3, 1.0
@@ -39,7 +40,7 @@ class PaperNoise:
             n_source=n_source,
             n_forget=len(forget),
             n_surrogate=len(stand_in),
-            gradient_norm=float(case.objective.gradient(case.weights, forget).norm()),
+            gradient_norm=norm(case.objective.gradient(case.weights, forget)),
             kl=0.0 if with_source else self.kl,
         )
         notes = (VACUOUS,) if self.delta >= 1 else ("the paper's constants do not hold for this loss",)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor
-
 from experiments.shared.as_written import Fixed
 from experiments.shared.checks import check, mean_difference, paper_delta
 from experiments.shared.comparison import scores_of
@@ -20,6 +18,7 @@ from expunge.bounds.calibration import sigma_classical
 from expunge.evaluate.case import Case
 from expunge.evaluate.evaluation import evaluate
 from expunge.evaluate.methods import plain_noise
+from expunge.runtime.arrays import Array, norm
 from expunge.runtime.progress import Progress, silent
 from expunge.solve.newton import RetainedEquation, newton_step
 
@@ -36,7 +35,7 @@ def step_of_retained_rows(case: Case, seed: int, progress: Progress = silent) ->
     sigma = sigma_classical(delta, PAPER_EPSILON, PAPER_DELTA)
     method = Fixed(case.weights + step.update, plain_noise(sigma, step.update), NAME)
     shift = mean_difference(case, step.update, surrogate)
-    training = float(case.objective.gradient(case.weights, case.rows["train"]).norm())
+    training = norm(case.objective.gradient(case.weights, case.rows["train"]))
     bound = (n / kept * training + step.residual / kept + shift) / case.objective.l2
     return {
         "scores": scores_of(evaluate(case, [method], seed, n_models=0, progress=progress)),
@@ -45,11 +44,11 @@ def step_of_retained_rows(case: Case, seed: int, progress: Progress = silent) ->
             "step": curvature_ratio(case, step.update),
             "retraining": curvature_ratio(case, case.retrained - case.weights),
         },
-        "checks": [check(NAME, float((method.updated - case.retrained).norm()), bound, delta, shift=shift)],
+        "checks": [check(NAME, norm(method.updated - case.retrained), bound, delta, shift=shift)],
     }
 
 
-def curvature_ratio(case: Case, direction: Tensor) -> float:
+def curvature_ratio(case: Case, direction: Array) -> float:
     """`d' H_R d / d' H_S d` at the trained weights: 1 where the surrogate bends as the retained rows do."""
     bent = [
         float((case.objective.curvature(case.weights, case.rows[part]).product(direction) * direction).sum())

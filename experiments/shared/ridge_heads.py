@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from experiments.shared.certified import Parts
 from experiments.shared.ours import RIDGE, Asked, best_of, checked, deposit_of
@@ -20,6 +19,7 @@ from expunge.evaluate.case import Case
 from expunge.evidence import Measurement
 from expunge.heads import Ridge
 from expunge.request.request import Request
+from expunge.runtime.arrays import put, size, to_numpy
 
 LOSS = Ridge.about.name
 REFINED = 2  # corrections of a solution by its own residual
@@ -43,7 +43,7 @@ def ridge_heads(task: Task, wanted: Mapping[str, Any], count: int, seed: int) ->
         own = {"method": RETRAIN_RIDGE, "budget": None, "chosen": chosen, "epsilon": None, "l2": l2}
         cells.append(own | {"accuracy": accuracy, "seconds": None})
     sizes = {"n_source": len(task.parts.source[1]), "n_forget": count}
-    sizes |= {"weights": task.models[task.usual].matrix().numel()}
+    sizes |= {"weights": size(task.models[task.usual].matrix())}
     return {**sizes, "device": device_name(task.device), "cells": cells, "checks": checks}
 
 
@@ -51,18 +51,18 @@ class AskedRidge(Asked):
     """Regions of rounding's size are held against weights with more digits than float64 has."""
 
     def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
-        updated = (request.weights + measured.step.update).cpu()
-        away = torch.from_numpy((updated.numpy().astype(LONG) - retrained_precisely(self.case)).astype(np.float64))
-        return checked(self, request, measured, deposit_of(measured).length(away.to(request.weights.device)))
+        updated = to_numpy(request.weights + measured.step.update).astype(LONG)
+        away = put((updated - retrained_precisely(self.case)).astype(np.float64), request.weights)
+        return checked(self, request, measured, deposit_of(measured).length(away))
 
 
 def retrained_precisely(case: Case) -> Any:
     """The ridge head of the retained rows: solved in float64, then corrected by residuals in longer numbers."""
     head, rows = case.objective, case.rows["retain"]
-    X, l2 = rows.features.cpu().numpy(), head.l2
-    long, targets = X.astype(LONG), head.targets(rows.labels, torch.float64).cpu().numpy().astype(LONG)
+    X, l2 = to_numpy(rows.features), head.l2
+    long, targets = X.astype(LONG), to_numpy(head.targets(rows.labels, "float64")).astype(LONG)
     factor = np.linalg.cholesky(X.T @ X / len(X) + l2 * np.eye(X.shape[1]))
-    weights = case.retrained.cpu().numpy().astype(LONG)
+    weights = to_numpy(case.retrained).astype(LONG)
     for _ in range(REFINED):
         residual = ((long @ weights.T - targets).T @ long / len(X) + l2 * weights).astype(np.float64)
         half = np.linalg.solve(factor, residual.T)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from experiments.other_methods import (
     CertifiedRemoval,
@@ -35,6 +34,7 @@ from expunge.evaluate.methods import Method
 from expunge.heads import Ridge, Rows
 from expunge.model import LinearModel
 from expunge.request.promise import Execution
+from expunge.runtime.arrays import Array, double, namespace
 from expunge.train import minimise, train
 
 RETRAIN, REMOVAL, DESCENT, LANGEVIN, TUNING = (
@@ -106,10 +106,10 @@ def usual_l2(features: Any, labels: Any, loss: str = "softmax") -> float:
     return (2.0 if len(np.unique(labels)) == 2 and loss != Ridge.about.name else 1.0) / len(labels)
 
 
-def accuracies(models: Tensor, rows: Rows) -> float:
+def accuracies(models: Array, rows: Rows) -> float:
     """Mean share of right answers over all models."""
-    outputs = (rows.features @ models.flatten(0, 1).T).reshape(len(rows), *models.shape[:2])
-    return float((outputs.argmax(dim=2) == rows.labels[:, None]).double().mean())
+    outputs = (rows.features @ models.reshape(-1, models.shape[2]).T).reshape(len(rows), *models.shape[:2])
+    return float(double(namespace(outputs).argmax(outputs, axis=2) == rows.labels[:, None]).mean())
 
 
 def retrained(task: Task, cases: Mapping[float, Case]) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ class Rivals:
     sequence: bool = False
     expected: dict[float, float] = field(default_factory=dict)  # what certified removal rehearsed, by l2
     norms: dict[int, float] = field(default_factory=dict)  # of the retained rows, which no l2 changes
-    ends: dict[tuple[float, int], tuple[Tensor, float]] = field(default_factory=dict)  # of descents, by l2 and steps
+    ends: dict[tuple[float, int], tuple[Array, float]] = field(default_factory=dict)  # of descents, by l2 and steps
 
     def cells(self, epsilon: float) -> list[dict[str, Any]]:
         """Every peer's best."""

@@ -38,7 +38,7 @@ from expunge.request.request import (
 )
 from expunge.rows.features import to_engine
 from expunge.rows.output import Result
-from expunge.runtime.arrays import Array, to_numpy
+from expunge.runtime.arrays import Array, few_threads, to_numpy
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
 from expunge.surrogate import SourceEvidence, SurrogateEvidence, set_noise
@@ -61,8 +61,9 @@ def carry_out(
     request: Request, *, group: Group = ALONE, progress: Progress = silent, insecure_test_seed: int | None = None
 ) -> Unlearned | None:
     """Algorithm 1. In a group None but in the first process, which alone draws noise and has something to publish."""
-    request = set_noise(request, measure, progress=progress, seed=insecure_test_seed)  # noise as for so many rows
-    measured = measure(request, progress=progress, seed=insecure_test_seed)
+    with few_threads(request.n_surrogate, request.head.n_parameters):
+        request = set_noise(request, measure, progress=progress, seed=insecure_test_seed)  # noise as for so many rows
+        measured = measure(request, progress=progress, seed=insecure_test_seed)
     result, refusal = None, None
     if group.first:
         try:

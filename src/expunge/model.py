@@ -40,7 +40,6 @@ from expunge.runtime.arrays import (
     is_tensor,
     load_torch,
     namespace,
-    on_cpu,
     put,
     sigmoid,
     softmax,
@@ -70,10 +69,12 @@ class LinearModel:
         return tuple(range(self.n_classes)) if self.record is None else self.record.classes
 
     def matrix(self, device: Device = "cpu") -> Array:
-        """Weights as one K x d matrix in float64, the bias its last column."""
+        """Weights as one K x d matrix in float64, the bias its last column, in the engine that computes there."""
         weight, bias = (None if part is None else double(part) for part in (self.weight, self.bias))
         whole = copy(weight) if bias is None else namespace(weight).concat([weight, bias[:, None]], axis=1)
-        return whole if on_cpu(device) else put(whole, load_torch(f"device {device}").zeros(0, device=device))
+        if device == "cpu":  # where one engine computes, whichever the weights came in
+            return to_engine(to_numpy(whole))
+        return put(whole, load_torch(f"device {device}").zeros(0, device=device))
 
     def predict(self, features: Any) -> np.ndarray[Any, np.dtype[Any]]:
         """Predicted labels, for rows as they come: columns matched where both name them, scaled as in training.
@@ -185,8 +186,13 @@ def table_of(model: Any) -> dict[str, Any] | None:
 
 
 def from_matrix(matrix: Array, *, bias: bool, dtype: Dtype) -> LinearModel:
-    """A model from a K x d float64 matrix whose last column is the bias, if there is one."""
-    stored = cast(matrix.detach().cpu() if is_tensor(matrix) else matrix, dtype)
+    """A model from a K x d float64 matrix, its last column the bias if there is one; tensors where `dtype` is theirs.
+
+    A weight that a shorter type cannot hold becomes infinite, as everywhere: who publishes weights looks for that.
+    """
+    plain = matrix.detach().cpu() if is_tensor(matrix) else matrix
+    with np.errstate(over="ignore"):
+        stored = cast(plain if isinstance(dtype, str) else to_engine(plain, dtype), dtype)
     if not bias:
         return LinearModel(contiguous(stored))
     return LinearModel(copy(stored[:, :-1]), copy(stored[:, -1]))

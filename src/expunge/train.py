@@ -23,7 +23,7 @@ from expunge.rows.columns import require_names
 from expunge.rows.features import require_width, row_norms
 from expunge.rows.files import COARSE, as_source
 from expunge.rows.preparation import RARE, Coarse, Preparation
-from expunge.runtime.arrays import Array, double, engine_dtype, namespace_of, norm, put, size, to_numpy
+from expunge.runtime.arrays import Array, double, engine_dtype, few_threads, namespace_of, norm, put, size, to_numpy
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import choice, positive
@@ -180,7 +180,8 @@ def train(
     )
     n_rows, width = loss_named(loss).weight_rows(len(classes)), rows.n_features
     objective = head_for(loss, l2=lam, n_classes=n_rows, n_features=width, row_bound=record.row_bound)
-    weights = minimise(objective, rows, tolerance=tolerance, progress=progress)
+    with few_threads(len(rows), objective.n_parameters):
+        weights = minimise(objective, rows, tolerance=tolerance, progress=progress)
     model = from_matrix(weights, bias=bias, dtype=store)
     return model.with_record(replace(record, residual=residual_upper(objective, model.matrix(place), rows)))
 

@@ -27,6 +27,7 @@ from expunge.certificate.wording import AVERAGED, CONSTANTS, INDEPENDENT, OPTIMU
 from expunge.distance import Distance, Means
 from expunge.errors import OptionError
 from expunge.noise import Noise, needed_scale
+from expunge.runtime.arrays import to_numpy
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_declared_record_makes_a_source_certificate_conditional() -> None:
     y = (x[:, 0] > 0).astype(int)
     trained = expunge.train(x, y, l2=0.1, max_norm=2.0)
     result = expunge.unlearn(
-        trained.weight.numpy(), (x[:2], y[:2]), (x, y), epsilon=1.0, delta=1e-3, distance="source",
+        to_numpy(trained.weight), (x[:2], y[:2]), (x, y), epsilon=1.0, delta=1e-3, distance="source",
         n_source=120, l2=0.1, loss="softmax", max_norm=2.0, training_residual=1e-9, force=True,
     )  # fmt: skip
     assert result.certificate.status == "conditional"

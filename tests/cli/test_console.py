@@ -30,15 +30,21 @@ def greedy() -> None:
 
 
 @command()
+def greedy_without_torch() -> None:
+    np.zeros(10**14)
+
+
+@command()
 def broken() -> None:
     raise RuntimeError("a fault of Expunge's own")
 
 
-def test_memory_that_runs_out_in_torch_is_a_message() -> None:
+@pytest.mark.parametrize(("greedy", "error"), [(greedy, "RuntimeError"), (greedy_without_torch, "MemoryError")])
+def test_memory_that_runs_out_is_a_message(greedy: Any, error: str) -> None:
     ran = CliRunner().invoke(greedy)
     assert isinstance(ran.exception, SystemExit)
     assert ran.exit_code == 2
-    assert ran.stderr.startswith("error: out of memory (RuntimeError: ")
+    assert ran.stderr.startswith(f"error: out of memory ({error}: ")
     assert ran.stderr.count("\n") == 1
     assert json.loads(CliRunner().invoke(greedy, ["--json"]).stdout)["error"]["kind"] == "OutOfMemory"
 

@@ -21,6 +21,7 @@ from expunge.errors import BeyondPolicy, DataError, OptionError, UselessModel, V
 from expunge.evidence import NOT_NEEDED
 from expunge.mechanism import Unlearned
 from expunge.request.promise import Promise, Series
+from expunge.runtime.arrays import double, to_numpy
 from expunge.unlearn import unlearn
 
 EPSILON, DELTA = 1.0, 1e-3
@@ -208,7 +209,7 @@ def test_sampling_seen_is_refused_where_a_forget_row_shows_more() -> None:
     """Rows whose outputs are decided bend little, and none of them shows what an undecided one does."""
     model, _ = kept()
     X, y = SURROGATE
-    outputs = np.sort(X @ model.weight.double().numpy().T + model.bias.double().numpy(), axis=1)
+    outputs = np.sort(X @ to_numpy(double(model.weight)).T + to_numpy(double(model.bias)), axis=1)
     decided = outputs[:, -1] - outputs[:, -2] > 4.0
     given = (X[decided] * 6.0 / np.linalg.norm(X[decided], axis=1, keepdims=True), y[decided])
     with pytest.raises(VacuousClaim, match="the remainder of a forget row's gradient"):

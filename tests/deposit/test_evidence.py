@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from deposit_problems import made, problem_of
 from expunge.bounds.calibration import POLICY, Scale, mu_for
@@ -21,6 +20,7 @@ from expunge.deposit.evidence import COVERED, DepositEvidence, reach_of
 from expunge.deposit.file import Deposit
 from expunge.errors import BeyondPolicy, VacuousClaim
 from expunge.mechanism import carry_out, certify, gather, measure
+from expunge.runtime.arrays import size, to_numpy
 from expunge.unlearn import unlearn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,14 +51,14 @@ def test_a_deletion_is_proven_and_its_retrained_weights_are_hidden(loss: str, op
     sums = problem.sums.without(problem.of(which))
     assert result.deposit.sums.count == sums.count == 297
     measured = measure(case.request(which, force=True))
-    v = (case.deposit.model.matrix() + measured.step.update).numpy()
+    v = to_numpy(case.deposit.model.matrix() + measured.step.update)
     shape = result.deposit.shape
     W, uncertain = problem.retrained(kept, v, shape)
     away = problem.length(W - v, shape)
     assert away - uncertain <= certificate.total
     # the noise in units of which the retrained weights are no farther than mu
     assert away / certificate.sigma <= MU
-    weights = result.model.matrix().numpy()
+    weights = to_numpy(result.model.matrix())
     assert problem.length(weights - v, shape) < 8.0 * certificate.sigma * math.sqrt(v.size)
 
 
@@ -66,7 +66,7 @@ def test_a_deletion_is_proven_and_its_retrained_weights_are_hidden(loss: str, op
 def test_any_number_of_rows_leaves_a_ridge_head_retrained_to_rounding(count: int, options: dict[str, Any]) -> None:
     case = made("ridge", n=600, l2=1e-3, **options)
     problem, which = problem_of(case), np.arange(count)
-    v = (case.deposit.model.matrix() + measure(case.request(which, epsilon=0.01)).step.update).numpy()
+    v = to_numpy(case.deposit.model.matrix() + measure(case.request(which, epsilon=0.01)).step.update)
     W, uncertain = problem.retrained(np.arange(count, 600), v)
     assert float(np.linalg.norm(W - v)) <= 1e-8 * float(np.linalg.norm(W))
     assert float(np.linalg.norm(W - problem.anchor)) > 1e-5, "forgetting must have something to do"
@@ -130,7 +130,7 @@ def test_an_epsilon_that_draws_of_the_noise_cannot_keep_is_refused() -> None:
     """What is lost in a draw is charged `1 + e^epsilon` times."""
     case = made("softmax", l2=0.05)
     assert carry_out(case.request(np.arange(2), epsilon=20.0, force=True)) is not None
-    assert drawing_delta(case.model.matrix().numel(), 20.0) < ARITHMETIC_SHARE * 1e-5
+    assert drawing_delta(size(case.model.matrix()), 20.0) < ARITHMETIC_SHARE * 1e-5
     with pytest.raises(VacuousClaim, match="float64 may make"):
         carry_out(case.request(np.arange(2), epsilon=60.0, force=True))
 
@@ -180,7 +180,7 @@ def test_a_second_deletion_counts_the_rows_of_the_first() -> None:
     assert second.deposit.numbers.generation == 2
     problem = problem_of(case)
     W, _ = problem.retrained(np.arange(5, 120), problem.anchor)
-    assert problem.length(second.model.matrix().numpy() - W) < 10.0 * second.certificate.sigma * math.sqrt(12)
+    assert problem.length(to_numpy(second.model.matrix()) - W) < 10.0 * second.certificate.sigma * math.sqrt(12)
 
 
 def test_rows_beyond_every_bound_are_refused_and_the_message_counts_those_before() -> None:
@@ -197,14 +197,14 @@ def test_what_is_published_has_the_covariance_of_the_retained_rows() -> None:
     case = made("softmax", l2=0.05, width=1, classes=2)
     request = case.request(np.arange(2), force=True)
     measured = measure(request)
-    v = case.deposit.model.matrix().numpy() + measured.step.update.numpy()
+    v = to_numpy(case.deposit.model.matrix()) + to_numpy(measured.step.update)
     draws, sigma = [], 0.0
     for seed in range(200):
         result = certify(request, measured, insecure_test_seed=seed)
         sigma = result.certificate.sigma
-        draws.append((result.model.matrix().numpy() - v).reshape(-1))
+        draws.append((to_numpy(result.model.matrix()) - v).reshape(-1))
     left = result.deposit
-    M0 = np.kron(np.eye(2), (left.shape @ left.shape.mT)[0].numpy())
+    M0 = np.kron(np.eye(2), to_numpy((left.shape @ left.shape.mT)[0]))
     covariance = sigma**2 * np.linalg.inv(M0) + left.ellipsoid.smallest(sigma) ** 2 * np.eye(len(M0))
     white = np.array(draws) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     assert np.abs(np.linalg.eigvalsh(np.cov(white.T)) - 1.0).max() < 0.5
@@ -213,8 +213,8 @@ def test_what_is_published_has_the_covariance_of_the_retained_rows() -> None:
 
 def test_float32_models_are_published_in_float32() -> None:
     case = made("softmax", l2=0.05)
-    narrow = replace(case.model, weight=case.model.weight.float(), bias=case.model.bias.float())  # type: ignore[union-attr]
+    narrow = replace(case.model, weight=case.model.weight.astype(np.float32), bias=case.model.bias.astype(np.float32))  # type: ignore[union-attr]
     narrow = narrow.with_record(case.model.record)  # type: ignore[arg-type]
     result = unlearn(narrow, (case.X[:2], case.y[:2]), epsilon=1.0, delta=1e-5, deposit=case.deposit, force=True)
-    assert result.model.weight.dtype == torch.float32
+    assert result.model.weight.dtype == np.float32
     assert [check.name for check in checks(result.certificate) if not check.passed] == []

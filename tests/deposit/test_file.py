@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load, save
+from safetensors.numpy import load, save
 
 from deposit_problems import made, prepared
 from expunge.deposit.file import METADATA, Deposit, packed, parse_deposit, read_deposit, unpacked
 from expunge.deposit.sums import ERRORS
 from expunge.errors import FileError
+from expunge.runtime.arrays import copy, equal, to_numpy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -27,12 +27,12 @@ KINDS = [
 ]
 
 
-def parts(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def parts(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     length = int.from_bytes(content[:8], "little")
     return load(content), json.loads(json.loads(content[8 : 8 + length])["__metadata__"][METADATA])
 
 
-def rebuilt(tensors: dict[str, torch.Tensor], told: dict[str, Any]) -> bytes:
+def rebuilt(tensors: dict[str, np.ndarray], told: dict[str, Any]) -> bytes:
     return save(tensors, metadata={METADATA: json.dumps(told)})
 
 
@@ -46,17 +46,17 @@ def test_a_deposit_comes_back_as_it_was(loss: str, options: dict[str, Any], tmp_
     assert deposit.numbers.key not in repr(back.numbers)
     assert back.numbers == deposit.numbers
     assert back.record == deposit.record
-    assert torch.equal(back.model.matrix(), deposit.model.matrix())
-    assert torch.equal(back.shape, deposit.shape)
-    assert torch.equal(back.sums.gradient, deposit.sums.gradient)
+    assert equal(back.model.matrix(), deposit.model.matrix())
+    assert equal(back.shape, deposit.shape)
+    assert equal(back.sums.gradient, deposit.sums.gradient)
     for one, other in zip(
         (back.sums.curvature, *back.sums.weighted), (deposit.sums.curvature, *deposit.sums.weighted), strict=True
     ):
-        assert torch.equal(one.values, other.values)
+        assert equal(one.values, other.values)
         assert one.joint == other.joint
     assert [gauge.kappa for gauge in back.gauges] == [gauge.kappa for gauge in deposit.gauges]
     for own, their in zip(back.gauges, deposit.gauges, strict=True):
-        assert torch.equal(own.factor, their.factor)
+        assert equal(own.factor, their.factor)
     assert all(np.array_equal(a, b) for a, b in zip(back.hashes.digests, deposit.hashes.digests, strict=True))
     assert back.sums.count == deposit.numbers.n_rows
     assert (back.sums.gradient_error, back.sums.curvature_error) == (
@@ -78,11 +78,11 @@ def test_a_fixed_c_is_shared_by_fewer_rows_and_l2_stays() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_halves_of_matrices_by_hand_and_back(size: int) -> None:
-    full = torch.arange(2.0 * size * size, dtype=torch.float64).reshape(2, size, size)
-    symmetric, triangular = full + full.mT, full.tril()
+    full = np.arange(2.0 * size * size, dtype=np.float64).reshape(2, size, size)
+    symmetric, triangular = full + full.mT, np.tril(full)
     assert packed(symmetric).shape == (2, size * (size + 1) // 2)
-    assert np.array_equal(unpacked(packed(symmetric), symmetric=True), symmetric.numpy())
-    assert np.array_equal(unpacked(packed(triangular), symmetric=False), triangular.numpy())
+    assert np.array_equal(unpacked(packed(symmetric), symmetric=True), to_numpy(symmetric))
+    assert np.array_equal(unpacked(packed(triangular), symmetric=False), to_numpy(triangular))
     assert packed(np.array([[[1.0, 9.0], [2.0, 3.0]]])).tolist() == [[1.0, 2.0, 3.0]]
     with pytest.raises(ValueError, match="half of no matrix"):
         unpacked(np.zeros((1, 4)), symmetric=True)
@@ -94,13 +94,13 @@ def test_the_file_is_not_held_in_memory_for_its_small_parts(tmp_path: Path) -> N
     read = parse_deposit(content, tmp_path)
     assert read.sums.third is not None
     tensors, _ = parts(bytes(content))
-    shared = {name: np.shares_memory(np.frombuffer(content, np.uint8), each.numpy()) for name, each in kept_by(read)}
+    shared = {name: np.shares_memory(np.frombuffer(content, np.uint8), to_numpy(each)) for name, each in kept_by(read)}
     largest = max(tensors, key=lambda name: tensors[name].nbytes)
     assert {name for name, yes in shared.items() if yes} <= {largest}
     assert read.to_bytes() == bytes(content)
 
 
-def kept_by(deposit: Deposit) -> list[tuple[str, torch.Tensor]]:
+def kept_by(deposit: Deposit) -> list[tuple[str, np.ndarray]]:
     sums = deposit.sums
     assert sums.third is not None
     return [("weight", deposit.model.weight), ("gradient", sums.gradient), ("third", sums.third)]
@@ -158,7 +158,7 @@ def test_numbers_that_no_deposit_has_are_refused(values: dict[str, Any]) -> None
 def spoilt(name: str, change: Any) -> bytes:
     tensors, told = parts(made("softmax").deposit.to_bytes())
     tensors[name] = change(tensors[name])
-    return rebuilt({name: tensor.contiguous() for name, tensor in tensors.items()}, told)
+    return rebuilt({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, told)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def spoilt(name: str, change: Any) -> bytes:
         ("weight", lambda t: t + 1.0),
         ("weight", lambda t: t[:2]),
         ("gradient", lambda t: t[:, :2]),
-        ("gradient", lambda t: t.float()),
-        ("gradient", lambda t: torch.full_like(t, float("nan"))),
+        ("gradient", lambda t: t.astype(np.float32)),
+        ("gradient", lambda t: np.full_like(t, float("nan"))),
         ("curvature", lambda t: t[:, :-1]),
         ("curvature", lambda t: t[:, :3]),
         ("moments", lambda t: t[:, :3]),
@@ -183,7 +183,7 @@ def spoilt(name: str, change: Any) -> bytes:
         ("gauge.1", lambda t: -t),
         ("weighted.1", lambda t: t[:, :3]),
         ("hashes.0", lambda t: t[1:]),
-        ("hashes.1", lambda t: t.to(torch.int32)),
+        ("hashes.1", lambda t: t.astype(np.int32)),
         ("hashes.2", lambda t: t[:, 1:]),
     ],
 )
@@ -213,8 +213,8 @@ def test_what_is_missing_or_cut_short_is_refused(tmp_path: Path) -> None:
 def test_nothing_travels_in_a_deposit_unseen() -> None:
     tensors, told = parts(made("softmax").deposit.to_bytes())
     more: list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = [
-        (tensors | {"rows": torch.zeros(3)}, told, {}),
-        (tensors | {"gauge.2": tensors["gauge.0"].clone()}, told, {}),
+        (tensors | {"rows": np.zeros(3)}, told, {}),
+        (tensors | {"gauge.2": copy(tensors["gauge.0"])}, told, {}),
         (tensors, told | {"remark": "everybody"}, {}),
         (tensors, told, {"remark": "everybody"}),
     ]
@@ -227,7 +227,7 @@ def test_nothing_travels_in_a_deposit_unseen() -> None:
             parse_deposit(rebuilt(tensors, told), Path("x"))
     tensors, told = parts(made("ridge").deposit.to_bytes())
     width = made("ridge").deposit.anchor.shape[1]
-    lines = torch.zeros((3, width * (width + 1) * (width + 2) // 6), dtype=torch.float64)
+    lines = np.zeros((3, width * (width + 1) * (width + 2) // 6), dtype=np.float64)
     with pytest.raises(FileError, match="do not fit together"):
         parse_deposit(rebuilt(tensors | {"third": lines}, told), Path("x"))
 

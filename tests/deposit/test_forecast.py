@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from deposit_problems import made, prepared, problem_of
 from expunge.bounds.calibration import LARGEST_SCALE, mu_for
@@ -97,7 +96,7 @@ def test_affordable_ends_at_the_first_size_that_is_not() -> None:
 def test_a_trial_is_what_forgetting_these_rows_would_need() -> None:
     case = made("softmax")
     problem = problem_of(case)
-    rows = Rows(torch.from_numpy(problem.X[:3]), torch.from_numpy(case.y[:3]))
+    rows = Rows(problem.X[:3], case.y[:3])
     gone = sums_of(problem.head, case.deposit.anchor, rows, case.deposit.gauges, third=True)
     sums = case.deposit.sums.without(gone)
     setting = replace(case.deposit.setting, stiff=float(sums.curvature.diagonal.mean()))
@@ -107,14 +106,14 @@ def test_a_trial_is_what_forgetting_these_rows_would_need() -> None:
     expected = deposit_bound(result.facts).radius
     assert try_removal(case.deposit, rows).radius == pytest.approx(expected, rel=1e-6, abs=0.0)
     logistic = made("logistic", l2=1e-9, free=True)
-    all_but_one = Rows(torch.from_numpy(prepared(logistic)[1:]), torch.from_numpy(logistic.y[1:]))
+    all_but_one = Rows(prepared(logistic)[1:], logistic.y[1:])
     assert try_removal(logistic.deposit, all_but_one).radius == math.inf
 
 
 def test_rehearsals_are_of_random_groups() -> None:
     """As many as there is time for; of a good part of the source few."""
     case = made("ridge", n=60)
-    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    rows = Rows(prepared(case), case.y)
     count, rng = module.GROUPS[0][1], np.random.default_rng(3)
     expected = [try_removal(case.deposit, choose(rows, rng.choice(60, 1, replace=False))).radius for _ in range(count)]
     told: list[tuple[str, int, int | None]] = []
@@ -126,18 +125,18 @@ def test_rehearsals_are_of_random_groups() -> None:
 
 def test_rows_are_taken_by_number_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("expunge.heads.rows.BLOCK_BYTES", 16 * 8 * 3)
-    rows = Rows(torch.arange(150.0, dtype=torch.float32).reshape(50, 3), torch.arange(50))
+    rows = Rows(np.arange(150.0, dtype=np.float32).reshape(50, 3), np.arange(50))
     assert len(rows.blocks()) == 2
     some = choose(rows, [40, 3, 17])
     assert some.labels.tolist() == [3, 17, 40]
     assert some.features.tolist() == rows.features[[3, 17, 40]].tolist()
-    assert some.features.dtype == torch.float64
+    assert some.features.dtype == np.float64
 
 
 def test_a_region_beyond_all_noise_is_none() -> None:
     """Noise has a largest scale."""
     case = made("softmax", n=20, classes=4, l2=1e-6, seed=2)
-    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    rows = Rows(prepared(case), case.y)
     radii = [each.radius for size in (1, 10) for each in rehearse(case.deposit, rows, size, seed=0)]
     assert math.inf in radii
     assert max((radius for radius in radii if radius < math.inf), default=0.0) <= LARGEST_SCALE

@@ -39,6 +39,7 @@ from expunge.request.request import record_for
 from expunge.rows import stream
 from expunge.rows.hashes import hash_rows
 from expunge.rows.streams import StreamedRows
+from expunge.runtime import arrays as engine
 from expunge.runtime.group import Group
 from expunge.train import train
 from expunge.unlearn import deposit as deposit_of
@@ -48,7 +49,7 @@ from small_deposit import N_SOURCE, assert_same, kept, rows, source, trained, wr
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
-CPU = torch.device("cpu")
+CPU = "cpu"
 KINDS = [
     ("softmax", {}),
     ("softmax", {"free": True, "fixed_c": True}),
@@ -61,8 +62,8 @@ KINDS = [
 def best_of(case: Made) -> Array:
     """The optimum that the deposit's anchor has noise around."""
     assert case.model.record is not None
-    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
-    return make_from_rows(case.model, case.model.record, rows, (case.X, case.y), seed=0).optimum.numpy()
+    rows = Rows(prepared(case), case.y)
+    return engine.to_numpy(make_from_rows(case.model, case.model.record, rows, (case.X, case.y), seed=0).optimum)
 
 
 @pytest.mark.parametrize(("loss", "options"), KINDS)
@@ -86,7 +87,7 @@ def test_the_anchor_is_the_optimum_and_noise_whatever_the_weights_were(loss: str
 @pytest.mark.parametrize("scale", [30.0])
 def test_the_optimum_is_reached_from_far_away(scale: float) -> None:
     case = made("softmax")
-    far = torch.full((3, 4), scale, dtype=torch.float64) * torch.arange(12.0).reshape(3, 4)
+    far = np.full((3, 4), scale, dtype=np.float64) * np.arange(12.0).reshape(3, 4)
     weight, bias = far[:, :3], far[:, 3]
     model = replace(case.model, weight=weight, bias=bias).with_record(case.model.record)  # type: ignore[arg-type]
     assert best_of(replace(case, model=model)) == pytest.approx(best_of(case), rel=1e-8, abs=1e-10)
@@ -132,7 +133,7 @@ def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:
         X = rng.normal(size=(count, 4))
         y = (X @ np.ones(4) + rng.logistic(size=count) > 0.0).astype(int)
         kept = deposit_of(train(X, y, l2=1.0 / count, loss="logistic", max_norm="largest"), X, y, seed=4)
-        scales[count] = kept.numbers.anchor_noise, anchor_scales(kept.anchor.numel(), count, quadratic=False)
+        scales[count] = kept.numbers.anchor_noise, anchor_scales(engine.size(kept.anchor), count, quadratic=False)
     assert scales[6_000][0] == scales[6_000][1][0]
     assert scales[200][0] < scales[200][1][0]
 
@@ -141,10 +142,10 @@ def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:
 def test_the_noise_of_an_anchor_has_the_covariance_of_the_shape(loss: str) -> None:
     """Whitened by the shape of the source, 4,000 draws are standard normal."""
     problem = drawn(1, loss, n=80, width=2, l2=0.05)
-    weights, rows = torch.from_numpy(problem.anchor), problem.rows(slice(None))
+    weights, rows = problem.anchor, problem.rows(slice(None))
     gram, penalty, rng = gram_of(rows), problem.penalty(80), np.random.default_rng(7)
-    draws = [anchor_noise(problem.head, gram, penalty, weights, 0.25, rng).numpy() for _ in range(4000)]
-    white = np.array([(each @ problem.shape[0].numpy()).reshape(-1) for each in draws]) / 0.25
+    draws = [engine.to_numpy(anchor_noise(problem.head, gram, penalty, weights, 0.25, rng)) for _ in range(4000)]
+    white = np.array([(each @ engine.to_numpy(problem.shape[0])).reshape(-1) for each in draws]) / 0.25
     size = white.shape[1]
     assert np.abs(white.mean(axis=0)).max() < 5.0 / math.sqrt(4000)
     assert np.cov(white.T) == pytest.approx(np.eye(size), abs=6.0 * math.sqrt(2.0 / 4000))
@@ -153,27 +154,27 @@ def test_the_noise_of_an_anchor_has_the_covariance_of_the_shape(loss: str) -> No
 def test_noise_is_secret_and_drawn_anew_unless_a_test_fixes_it() -> None:
     case = made("softmax", n=60)
     anchors = [deposit_of(case.model, case.X, case.y, seed=seed).anchor for seed in (None, None, 1, 1)]
-    assert not torch.equal(anchors[0], anchors[1])
-    assert torch.equal(anchors[2], anchors[3])
+    assert not engine.equal(anchors[0], anchors[1])
+    assert engine.equal(anchors[2], anchors[3])
 
 
 def test_columns_far_from_their_middle_end_at_one_optimum_wherever_the_weights_began() -> None:
     """A step from 1e-8 away gains less of the objective than what its sum over the rows loses."""
     rng = np.random.default_rng(1)
     X = np.column_stack([rng.normal(100.0, 1.0, (80, 2)), np.ones(80)])
-    rows = Rows(torch.from_numpy(X), torch.from_numpy(rng.integers(0, 2, 80)))
+    rows = Rows(X, rng.integers(0, 2, 80))
     head = head_for("softmax", l2=0.0, n_classes=2, n_features=3, row_bound=200.0)
 
-    def reached(start: torch.Tensor) -> torch.Tensor:
+    def reached(start: np.ndarray) -> np.ndarray:
         return make.optimum(head, rows, Setting(start, 200.0, (), False, True), Penalty(1 / 80, free=True))
 
-    there = reached(torch.zeros(2, 3, dtype=torch.float64))
+    there = reached(np.zeros((2, 3)))
     own = make.optimum(replace(head, l2=1.0), rows, Setting(there, 200.0, (), False, True), Penalty(1 / 80, free=True))
-    assert torch.allclose(own, there, rtol=0.0, atol=1e-9), "the penalty is all the regulariser there is"
+    assert np.allclose(own, there, rtol=0.0, atol=1e-9), "the penalty is all the regulariser there is"
     scores = []
     for seed in range(12):
         off = np.random.default_rng(seed).normal(scale=10.0 ** -(3 + seed % 6), size=(2, 3))
-        scores.append(X @ reached(there + torch.from_numpy(off)).numpy().T)
+        scores.append(X @ engine.to_numpy(reached(there + off)).T)
     assert np.ptp(scores, axis=0).max() < 1e-9
 
 
@@ -181,7 +182,7 @@ def test_columns_far_from_their_middle_end_at_one_optimum_wherever_the_weights_b
 def test_the_shape_s_numbers_bound_its_matrix(loss: str, options: dict[str, Any]) -> None:
     case = made(loss, **options)
     ellipsoid, problem = case.deposit.ellipsoid, problem_of(case)
-    M0 = whole((case.deposit.shape @ case.deposit.shape.mT).numpy(), problem).astype(float)
+    M0 = whole(engine.to_numpy(case.deposit.shape @ case.deposit.shape.mT), problem).astype(float)
     values = np.linalg.eigvalsh(M0)
     assert values[-1] <= ellipsoid.largest <= 4.1 * values[-1]
     assert is_power_of_four(ellipsoid.largest), "more digits would be those of somebody's row"
@@ -196,7 +197,7 @@ def test_the_least_eigenvalue_is_that_of_the_factors_product() -> None:
 
     def with_shape(factor: Array) -> Any:
         changed = replace(case.deposit)
-        changed.__dict__["shape"] = torch.from_numpy(factor)[None]  # where a cached property keeps it
+        changed.__dict__["shape"] = factor[None]  # where a cached property keeps it
         return changed.ellipsoid
 
     for seed in range(8):
@@ -214,10 +215,13 @@ def test_the_least_eigenvalue_is_that_of_the_factors_product() -> None:
 def test_what_noise_does_to_outputs(loss: str, options: dict[str, Any]) -> None:
     """On a typical row: the deviation that noise of scale 1 gives an output, and the size of the model's own."""
     case = made(loss, **options)
-    X, anchor = prepared(case), case.deposit.reference_weights.numpy()  # a ridge anchor's own outputs are mostly noise
+    X, anchor = (
+        prepared(case),
+        engine.to_numpy(case.deposit.reference_weights),
+    )  # a ridge anchor's own outputs are mostly noise
     problem = problem_of(case)
     rng = np.random.default_rng(0)
-    M0 = whole((case.deposit.shape @ case.deposit.shape.mT).numpy(), problem).astype(float)
+    M0 = whole(engine.to_numpy(case.deposit.shape @ case.deposit.shape.mT), problem).astype(float)
     noise = np.linalg.solve(np.linalg.cholesky(M0).T, rng.normal(size=(M0.shape[0], 4000))).T.reshape(-1, *anchor.shape)
     outputs = np.einsum("skd,nd->snk", noise, X)
     assert case.deposit.output_noise == pytest.approx(math.sqrt((outputs**2).mean()), rel=0.05, abs=0.0)
@@ -267,7 +271,7 @@ def test_a_gpu_keeps_what_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_hessian_that_is_too_large_is_refused_with_the_remedy() -> None:
     def check(loss: str, classes: int, width: int) -> None:
-        model = LinearModel(torch.zeros((classes, width), dtype=torch.float64))
+        model = LinearModel(np.zeros((classes, width), dtype=np.float64))
         require_possible(
             model, record_for(model, Declared(l2=1.0, loss=loss, max_norm=1.0, n_source=5, training_residual=0.0)), CPU
         )
@@ -284,7 +288,7 @@ def test_rows_that_are_not_as_many_as_were_trained_on_are_refused() -> None:
     case = made("softmax")
     with pytest.raises(DataError, match="119 rows; the model was trained on 120"):
         deposit_of(case.model, case.X[1:], case.y[1:])
-    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    rows = Rows(prepared(case), case.y)
     assert case.model.record is not None
     with pytest.raises(DataError, match="3 rows as given, 120 as used"):
         make_from_rows(case.model, case.model.record, rows, (case.X[:3], case.y[:3]), seed=0)
@@ -292,7 +296,7 @@ def test_rows_that_are_not_as_many_as_were_trained_on_are_refused() -> None:
 
 def test_an_l2_that_is_not_the_fixed_c_s_is_refused() -> None:
     case = made("softmax", fixed_c=True)
-    rows = Rows(torch.from_numpy(prepared(case)), torch.from_numpy(case.y))
+    rows = Rows(prepared(case), case.y)
     record = case.model.record
     assert record is not None
     require_whole(record, rows)
@@ -306,7 +310,7 @@ def test_rows_without_any_feature_are_refused_while_the_source_is_there() -> Non
     record = case.model.record
     assert record is not None
     zeros = np.zeros_like(case.X)
-    rows = Rows(torch.from_numpy(zeros), torch.from_numpy(case.y))
+    rows = Rows(zeros, case.y)
     with pytest.raises(DataError, match="every feature of every row is zero"):
         make_from_rows(case.model, record, rows, (zeros, case.y), seed=0)
 
@@ -388,7 +392,7 @@ def test_rows_that_were_trained_on_in_float32_are_taken_as_they_are_given() -> N
 
 
 def test_a_hessian_that_is_too_large_is_refused_before_anything_is_read() -> None:
-    wide = LinearModel(torch.zeros((10, 2000), dtype=torch.float64))
+    wide = LinearModel(np.zeros((10, 2000), dtype=np.float64))
     with pytest.raises(ModelError, match="one-vs-rest or ridge"):
         make_deposit(wide, (np.zeros((5, 2000)), np.zeros(5)), declared=Declared(l2=1.0, loss="softmax", max_norm=1.0))
 
@@ -405,8 +409,8 @@ def test_a_freed_bias_is_scikit_learn_s_intercept(loss: str) -> None:
     fitted.fit(features, labels)
     expected = np.concatenate([fitted.coef_[0], fitted.intercept_])
     found = freed[1] - freed[0] if two else freed[0]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
-    assert float((freed - model.matrix()).norm()) > 0.1, "the penalty was on it before"
+    np.testing.assert_allclose(engine.to_numpy(found), expected, atol=1e-9)
+    assert float(engine.norm(freed - model.matrix())) > 0.1, "the penalty was on it before"
     record = made.deposit.record
     assert (record.free_bias, record.provenance) == (True, "measured")
 
@@ -415,9 +419,9 @@ def test_a_freed_model_in_another_type_says_its_own_residual() -> None:
     features, labels = source()
     biased, none = (train(features, labels, l2=0.05, max_norm=4.0, bias=bias) for bias in (True, False))
     made = make_deposit(biased, (features, labels), free_bias=True, seed=1)
-    assert torch.equal(made.model(torch.float64).matrix(), made.optimum)
-    small = made.model(torch.float32)
-    assert small.weight.dtype == torch.float32
+    assert engine.equal(made.model(np.float64).matrix(), made.optimum)
+    small = made.model(np.float32)
+    assert small.weight.dtype == np.float32
     assert small.record is not None
     assert small.record.residual is not None
     assert 1e-10 < small.record.residual < 1e-5

@@ -8,7 +8,6 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from expunge.deposit.matrices import (
     square_of,
     top_of,
 )
+from expunge.runtime import arrays as engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -32,7 +32,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def of(*matrices: Array, joint: bool = False) -> Blocks:
-    return Blocks(torch.tensor(np.stack(matrices), dtype=torch.float64), joint)
+    return Blocks(np.stack(matrices).astype(np.float64), joint)
 
 
 def spectrum(seed: int, size: int, condition: float) -> Array:
@@ -68,7 +68,7 @@ def dual_length(matrix: Array, gradient: Array) -> mpmath.mpf:
 # By hand --------------------------------------------------------------------------------------------------------------------
 
 FIRST, SECOND = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([[9.0, 0.0], [0.0, 1.0]])
-WEIGHTS = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
+WEIGHTS = np.array([[1.0, 2.0], [3.0, -1.0]], dtype=np.float64)
 
 
 def test_blocks_see_their_part_of_the_weights() -> None:
@@ -83,7 +83,7 @@ def test_blocks_see_their_part_of_the_weights() -> None:
 def test_sums_of_blocks_by_hand() -> None:
     made = of(FIRST, SECOND)
     assert made.plus(0.5).values.tolist() == [[[4.5, 1.0], [1.0, 2.5]], [[9.5, 0.0], [0.0, 1.5]]]
-    diagonal = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    diagonal = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float64)
     assert made.plus(diagonal).values.tolist() == [[[5.0, 1.0], [1.0, 4.0]], [[12.0, 0.0], [0.0, 5.0]]]
     assert made.values.tolist() == [FIRST.tolist(), SECOND.tolist()]  # as it was
     twice = made.combined(2.0, of(SECOND, FIRST), -1.0)
@@ -94,14 +94,14 @@ def test_sums_of_blocks_by_hand() -> None:
 def test_a_norm_by_hand() -> None:
     norm = Norm.of(of(FIRST, SECOND))
     assert norm is not None
-    gradient = torch.tensor([[6.0, 5.0], [27.0, -1.0]], dtype=torch.float64)
-    assert norm.solved(gradient).numpy() == pytest.approx(WEIGHTS.numpy(), rel=1e-9, abs=0.0)
+    gradient = np.array([[6.0, 5.0], [27.0, -1.0]], dtype=np.float64)
+    assert engine.to_numpy(norm.solved(gradient)) == pytest.approx(engine.to_numpy(WEIGHTS), rel=1e-9, abs=0.0)
     assert norm.dual(gradient) == pytest.approx(math.sqrt(98.0), rel=1e-8, abs=0.0)
     whole = Norm.of(of(np.kron(np.eye(2), FIRST), joint=True))
     assert whole is not None
     assert whole.dual(WEIGHTS) == pytest.approx(math.sqrt((2 - 4 + 16 + 18 + 6 + 4) / 7.0), rel=1e-8, abs=0.0)
-    assert whole.solved(WEIGHTS).numpy() == pytest.approx(
-        np.linalg.solve(FIRST, WEIGHTS.numpy().T).T, rel=1e-9, abs=1e-15
+    assert engine.to_numpy(whole.solved(WEIGHTS)) == pytest.approx(
+        np.linalg.solve(FIRST, engine.to_numpy(WEIGHTS).T).T, rel=1e-9, abs=1e-15
     )
 
 
@@ -141,17 +141,17 @@ def test_a_matrix_that_passes_is_judged_alike_and_changed() -> None:
 
 @pytest.mark.parametrize(("blocks_of", "size"), [(1, 1), (2, 7), (1, matrices.SMALL), (2, 2 * matrices.SMALL + 3)])
 def test_the_square_of_triangular_factors_and_solves_by_them(blocks_of: int, size: int) -> None:
-    generator = torch.Generator().manual_seed(size)
-    factor = torch.randn((blocks_of, size, size), dtype=torch.float64, generator=generator).tril()
-    factor.diagonal(dim1=-2, dim2=-1).abs_().add_(2.0 * size)
+    generator = np.random.default_rng(size)
+    factor = np.tril(generator.standard_normal((blocks_of, size, size)), -1)
+    engine.add_to_diagonal(factor, abs(generator.standard_normal((blocks_of, size))) + 2.0 * size)
     square = square_of(factor)
-    assert torch.equal(square, square.mT)
-    bound = 2 * size * UNIT_ROUNDOFF * (factor.abs() @ factor.abs().mT)
-    assert bool(((square - factor @ factor.mT).abs() <= bound).all())
-    columns = torch.randn((blocks_of, size, 2), dtype=torch.float64, generator=generator)
-    assert Norm(of(np.eye(2)), factor).other_half(
-        Norm(of(np.eye(2)), factor).half(square @ columns)
-    ).numpy() == pytest.approx(columns.numpy(), rel=1e-9, abs=1e-12)
+    assert engine.equal(square, square.mT)
+    bound = 2 * size * UNIT_ROUNDOFF * (abs(factor) @ abs(factor).mT)
+    assert bool((abs(square - factor @ factor.mT) <= bound).all())
+    columns = generator.standard_normal((blocks_of, size, 2))
+    assert engine.to_numpy(
+        Norm(of(np.eye(2)), factor).other_half(Norm(of(np.eye(2)), factor).half(square @ columns))
+    ) == pytest.approx(engine.to_numpy(columns), rel=1e-9, abs=1e-12)
 
 
 def test_a_factorisation_that_runs_to_its_end_proves_nothing_near_zero() -> None:
@@ -201,7 +201,7 @@ def test_the_dual_length_is_certain(seed: int, size: int, exponent: float) -> No
     gradient = np.random.default_rng(seed).normal(size=size)
     weak = np.linalg.eigh(matrix)[1][:, 0]
     for each in (gradient, weak):
-        true, found = dual_length(matrix, each), norm.dual(torch.from_numpy(each.copy())[None])
+        true, found = dual_length(matrix, each), norm.dual(each.copy()[None])
         assert found >= true
         if exponent < 10:
             assert found < 1.001 * true
@@ -216,8 +216,8 @@ def test_a_dual_length_without_what_the_factors_lost_would_be_false() -> None:
         if norm is None:
             continue
         weak = np.linalg.eigh(matrix)[1][:, 0].copy()
-        half = torch.linalg.solve_triangular(norm.factor, torch.from_numpy(weak)[None, :, None], upper=False)
-        false += float(half.norm()) * (1.0 + 2.0**-30) < dual_length(matrix, weak)
+        half = engine.solve_triangular(norm.factor, weak[None, :, None])
+        false += float(engine.norm(half)) * (1.0 + 2.0**-30) < dual_length(matrix, weak)
     assert false > 5
 
 
@@ -234,8 +234,8 @@ def test_an_eigenvalue_bound_without_what_the_difference_lost_would_be_false() -
 
 def test_where_the_factors_say_nothing_the_dual_length_is_infinite() -> None:
     matrix = of(np.diag([1.0, 1e-15]))
-    norm = Norm(matrix, torch.linalg.cholesky(matrix.values))
-    assert norm.dual(torch.ones((1, 2), dtype=torch.float64)) == math.inf
+    norm = Norm(matrix, np.linalg.cholesky(matrix.values))
+    assert norm.dual(np.ones((1, 2), dtype=np.float64)) == math.inf
     assert norm.least == 0.0 or norm.least <= 1e-15
 
 
@@ -243,10 +243,10 @@ def test_a_matrix_without_a_least_eigenvalue_has_zero_and_one_without_a_ratio_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     singular = of(np.diag([1.0, 0.0]))
-    norm = Norm(singular, torch.eye(2, dtype=torch.float64)[None])
+    norm = Norm(singular, np.eye(2, dtype=np.float64)[None])
     assert norm.most(of(np.eye(2))) == math.inf
     monkeypatch.setattr(matrices, "TRIES", 3)
-    assert Norm(singular, torch.eye(2, dtype=torch.float64)[None]).least == 0.0
+    assert Norm(singular, np.eye(2, dtype=np.float64)[None]).least == 0.0
     monkeypatch.setattr(matrices, "TRIES", 0)
     assert largest(of(FIRST)) == of(FIRST).row_sum()
 
@@ -259,7 +259,7 @@ def test_lanczos_finds_the_largest_eigenvalue_of_large_blocks() -> None:
     size = matrices.SMALL + 44
     values = np.stack([np.diag(np.r_[np.linspace(0.0, 1.0, size - 1), top]) for top in (3.0, 5.0)])
     axes = np.linalg.qr(rng.normal(size=(size, size)))[0]
-    made = Blocks(torch.from_numpy(axes @ values @ axes.T), False)
+    made = Blocks(axes @ values @ axes.T, False)
     assert top_of(lambda vectors: made.values @ vectors, made.values) == pytest.approx(5.0, rel=1e-3, abs=0.0)
     assert 5.0 <= largest(made) <= 5.0 * CLOSE * 1.02
     norm = Norm.of(made.plus(0.5))

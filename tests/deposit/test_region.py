@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +39,7 @@ from expunge.deposit.region import (
 )
 from expunge.deposit.sums import Sums
 from expunge.errors import ModelError
+from expunge.runtime import arrays as engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -101,16 +101,14 @@ class Route:
         return outputs.max(axis=1) - outputs.min(axis=1) if self.problem.softmax else np.abs(outputs).max(axis=1)
 
     def gauge_squares(self, index: int) -> Array:
-        factor = self.problem.gauges[index].factor.numpy().astype(LONG)
+        factor = engine.to_numpy(self.problem.gauges[index].factor).astype(LONG)
         return ((np.linalg.inv(factor.astype(float)).astype(LONG) @ self.rows.T) ** 2).sum(axis=0)
 
     @property
     def gauge(self) -> int:
         """Which gauge gave r."""
         lengths = [
-            max(
-                float(gauge.length(torch.from_numpy(pair)[None]).item()) for pair in pairs_of(self.problem, self.update)
-            )
+            max(float(gauge.length(pair[None]).item()) for pair in pairs_of(self.problem, self.update))
             for gauge in self.problem.gauges
         ]
         return int(np.argmin([abs(length - self.facts.gauge) for length in lengths]))
@@ -142,7 +140,7 @@ def work_of(problem: Problem, m: int, spoilt: float = 0.0, seed: int = 0) -> tup
     assert given.solvable
     update = given.linear_step
     if spoilt:
-        noise = torch.from_numpy(np.random.default_rng(seed).normal(size=update.shape)) * spoilt * update.norm()
+        noise = (np.random.default_rng(seed).normal(size=update.shape)) * spoilt * engine.norm(update)
         update = update + problem.setting.centred(noise)
     return Routes(given, update, given.left(update)), kept
 
@@ -158,7 +156,13 @@ def routes_of(problem: Problem, m: int, spoilt: float = 0.0) -> list[Route]:
     except (ModelError, AssertionError):
         return []
     return [
-        Route(problem, kept, work.update.numpy(), facts, None if M is None else whole(M.matrix.values.numpy(), problem))
+        Route(
+            problem,
+            kept,
+            engine.to_numpy(work.update),
+            facts,
+            None if M is None else whole(engine.to_numpy(M.matrix.values), problem),
+        )
         for facts, M in work.measurements()
         if math.isfinite(facts.size)
     ]
@@ -261,7 +265,7 @@ def problem_reach(route: Route) -> float:
 
 def gauge_length(route: Route, index: int) -> float:
     gauge = route.problem.gauges[index]
-    lengths = gauge.length(torch.from_numpy(np.stack(pairs_of(route.problem, route.update))))
+    lengths = gauge.length(np.stack(pairs_of(route.problem, route.update)))
     return float(lengths.max())
 
 
@@ -312,13 +316,13 @@ def test_what_the_sums_may_be_off_by_is_taken_off_the_matrix(loss: str) -> None:
     work = linear(given_of(problem, sums))
     made = [(facts, norm) for facts, norm in work.measurements() if math.isfinite(facts.size)]
     assert made
-    update = work.update.numpy()
+    update = engine.to_numpy(work.update)
     v = problem.anchor + update
     at = hessian(v, problem.X[kept], loss) + np.diag(problem.diagonal(len(kept)).reshape(-1))
     P = centring(problem)
     for _, norm in made:
         if norm is not None:
-            M = whole(norm.matrix.values.numpy(), problem)
+            M = whole(engine.to_numpy(norm.matrix.values), problem)
             assert least_eigenvalue(P @ (at - M) @ P) >= -1e-13 * np.trace(at)
     true_H = hessian(problem.anchor, problem.X[kept], loss)
     u = update.astype(LONG).reshape(-1)
@@ -326,7 +330,7 @@ def test_what_the_sums_may_be_off_by_is_taken_off_the_matrix(loss: str) -> None:
         if facts.route in (RANGE, PLAIN):
             assert facts.update_curved >= length_by(true_H, u)
         if facts.route == RANGE:  # e^{R/2} stands for the root of lambda_max(M^-1 H')
-            M = whole(norm.matrix.values.numpy(), problem)
+            M = whole(engine.to_numpy(norm.matrix.values), problem)
             allowed = bend(facts.reach) * math.exp(facts.reach / 2) * facts.update_curved
             assert allowed >= bend(facts.reach) * math.sqrt(ratio(M, true_H)) * length_by(true_H, u) * (1 - 1e-12)
     W, uncertain = problem.retrained(kept, v)
@@ -337,7 +341,7 @@ def test_what_the_sums_may_be_off_by_is_taken_off_the_matrix(loss: str) -> None:
 def test_ratios_are_upper_bounds_and_close() -> None:
     for route in every():
         facts, problem = route.facts, route.problem
-        shape = whole((problem.shape @ problem.shape.mT).numpy(), problem)
+        shape = whole(engine.to_numpy(problem.shape @ problem.shape.mT), problem)
         M = np.eye(len(shape), dtype=LONG) if route.matrix is None else route.matrix
         seen = shape if route.matrix is None else centring(problem) @ shape @ centring(problem)
         pairs = [(facts.shape_ratio, ratio(M, seen))]
@@ -353,7 +357,7 @@ def test_ratios_are_upper_bounds_and_close() -> None:
 
 def spread(route: Route) -> float:
     """`2 lambda_max(M^-1 (centred x Q))`, or the largest over the blocks without the 2."""
-    factor = route.problem.gauges[route.gauge].factor.numpy()
+    factor = engine.to_numpy(route.problem.gauges[route.gauge].factor)
     rows, Q = len(route.problem.anchor), factor @ factor.T
     assert route.matrix is not None
     if not route.problem.softmax:
@@ -367,7 +371,7 @@ def test_the_spread_bounds_every_difference_of_classes() -> None:
     for route in every():
         if route.facts.route != LONG_ROWS:
             continue
-        factor = route.problem.gauges[route.gauge].factor.numpy()
+        factor = engine.to_numpy(route.problem.gauges[route.gauge].factor)
         Q, rows = factor @ factor.T, len(route.problem.anchor)
         unit = np.eye(rows)
         for pair in pairs_of(route.problem, unit):
@@ -417,7 +421,7 @@ def test_the_retrained_weights_are_inside_every_region() -> None:
     """In the norm of the route's own matrix, and in that of the noise's shape."""
     ratios = []
     for route in every():
-        v = (torch.from_numpy(route.problem.anchor) + torch.from_numpy(route.update)).numpy()
+        v = engine.to_numpy(route.problem.anchor + route.update)
         W, uncertain = route.problem.retrained(route.kept, v)
         error = (W - v).reshape(-1)
         own = float(np.linalg.norm(error)) if route.matrix is None else length_by(route.matrix, error)
@@ -434,7 +438,7 @@ def test_quadratic_losses_are_exact_but_for_rounding() -> None:
         for m in (1, 10, 40):
             (route,) = routes_of(problem, m)
             assert route.facts.route == EXACT
-            v = (torch.from_numpy(problem.anchor) + torch.from_numpy(route.update)).numpy()
+            v = engine.to_numpy(problem.anchor + route.update)
             W, uncertain = problem.retrained(route.kept, v)
             radius = deposit_bound(route.facts).radius
             assert problem.length(W - v) - uncertain <= radius < 1e-7
@@ -456,8 +460,8 @@ def test_the_step_is_newton_s(loss: str) -> None:
     g = (gradient(problem.anchor, X, y, loss) + problem.diagonal(len(kept)) * problem.anchor).astype(float)
     expected = -np.linalg.lstsq(H, g.reshape(-1), rcond=1e-13)[0].reshape(g.shape)
     expected = expected - expected.mean(axis=0) if loss == "softmax" else expected
-    assert update.numpy() == pytest.approx(expected, rel=1e-7, abs=1e-10)
-    assert float(left.norm()) < 1e-14 * (1.0 + float(np.linalg.norm(g)))
+    assert engine.to_numpy(update) == pytest.approx(expected, rel=1e-7, abs=1e-10)
+    assert float(engine.norm(left)) < 1e-14 * (1.0 + float(np.linalg.norm(g)))
 
 
 def test_where_no_step_can_be_made_nothing_is_found() -> None:
@@ -479,8 +483,8 @@ def test_the_smallest_region_is_taken() -> None:
         assert made.facts.size == min(route.facts.size for route in finite)
         assert made.facts in [route.facts for route in finite]
         work, _ = work_of(problem, 4)
-        assert made.residual == float(work.left_over.norm())
-        assert torch.equal(made.update, work.update)
+        assert made.residual == float(engine.norm(work.left_over))
+        assert engine.equal(made.update, work.update)
 
 
 def test_a_verifier_finds_the_route_that_is_stated_whatever_it_is() -> None:
@@ -509,7 +513,7 @@ def test_an_update_far_beyond_what_e_to_the_range_can_hold_has_no_region_but_the
     problem = drawn(1, "softmax", l2=0.5)
     work, _ = work_of(problem, 2)
     for length in (700.0, 1e4):
-        far = Routes(work.problem, work.update * length / float(work.update.norm()), work.left_over)
+        far = Routes(work.problem, work.update * length / float(engine.norm(work.update)), work.left_over)
         assert facts_of(far) == []
     assert Routes(work.problem, work.update * 1e9, work.left_over).solutions() == []
 
@@ -529,7 +533,7 @@ def test_weights_whose_classes_do_not_sum_to_zero_are_charged_for_it(free: bool)
     problem = drawn(3, "softmax", l2=0.05, free=free)
     shifted = replace(problem, anchor=problem.anchor + 1e-3 * np.array([1.0, -2.0, 0.5, 1.0, 5.0]))
     work, kept = work_of(shifted, 2)
-    v = (torch.from_numpy(shifted.anchor) + work.update).numpy()
+    v = engine.to_numpy(shifted.anchor + work.update)
     W, uncertain = shifted.retrained(kept, v)
     if free:  # of all minimisers the one with v's own sum of intercepts
         W[:, -1] += (v[:, -1] - W[:, -1].astype(float)).mean()
@@ -546,11 +550,11 @@ def test_lengths_in_weak_directions_are_not_lost_to_rounding() -> None:
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.normal(size=(12, 12)))[0]
     matrix = (axes * np.r_[np.ones(11), 1e-17]) @ axes.T
-    blocks = Blocks(torch.from_numpy((matrix + matrix.T) / 2)[None], True)
+    blocks = Blocks((matrix + matrix.T)[None] / 2, True)
     problem = drawn(0, "softmax", width=3, classes=3)
     work, _ = work_of(problem, 1)
-    weak = Routes(work.problem, torch.from_numpy(axes[:, -1].reshape(3, 4).copy()), work.left_over)
-    exact = blocks.values[0].numpy().astype(LONG)
+    weak = Routes(work.problem, axes[:, -1].reshape(3, 4).copy(), work.left_over)
+    exact = engine.to_numpy(blocks.values[0]).astype(LONG)
     true = length_by(exact, axes[:, -1].astype(LONG))
     assert true <= weak.curved(blocks, 0.0) < 1e-6
     assert weak.curved(blocks, 1e-4) == pytest.approx(1e-2, rel=1e-3, abs=0.0)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from expunge.deposit.sums import (
     sums_of,
 )
 from expunge.heads import Rows
+from expunge.runtime.arrays import to_numpy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -52,7 +52,7 @@ def norm_of(difference: Array) -> float:
 
 def squares_of(gauge: Gauge, X: Array) -> Array:
     """`x' Q^-1 x` in longer numbers, by substitution."""
-    factor, halves = gauge.factor.numpy().astype(LONG), np.zeros(X.T.shape, dtype=LONG)
+    factor, halves = to_numpy(gauge.factor).astype(LONG), np.zeros(X.T.shape, dtype=LONG)
     for i in range(len(factor)):
         halves[i] = (X.T.astype(LONG)[i] - factor[i, :i] @ halves[:i]) / factor[i, i]
     return (halves**2).sum(axis=0)
@@ -68,9 +68,12 @@ def off(problem: Problem, sums: Sums, which: Array) -> tuple[float, float, list[
     """By how much the sums are off."""
     g, H, weighted = true_sums(problem, which)
     return (
-        float(np.linalg.norm((sums.gradient.numpy() - g).astype(np.float64))),
-        norm_of(whole(sums.curvature.values.numpy(), problem) - H),
-        [norm_of(whole(own.values.numpy(), problem) - true) for own, true in zip(sums.weighted, weighted, strict=True)],
+        float(np.linalg.norm((to_numpy(sums.gradient) - g).astype(np.float64))),
+        norm_of(whole(to_numpy(sums.curvature.values), problem) - H),
+        [
+            norm_of(whole(to_numpy(own.values), problem) - true)
+            for own, true in zip(sums.weighted, weighted, strict=True)
+        ],
     )
 
 
@@ -83,14 +86,14 @@ def require_within(problem: Problem, sums: Sums, which: Array) -> None:
 
 # By hand --------------------------------------------------------------------------------------------------------------------
 
-TWO = Rows(torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64), torch.tensor([0, 1]))
+TWO = Rows(np.array([[1.0, 0.0], [0.0, 2.0]], dtype=np.float64), np.array([0, 1]))
 
 
 def test_sums_by_hand() -> None:
     """At zero weights every p is 1/2: C(p) is 1/4 (1 -1; -1 1), a sigmoid's slope 1/4, ridge's 1."""
     for loss, classes in (("logistic", 1), ("one-vs-rest", 2), ("ridge", 2), ("softmax", 2)):
-        problem = Problem(loss, TWO.features.numpy(), TWO.labels.numpy(), 2, np.zeros((classes, 2)), 0.1)
-        sums = sums_of(problem.head, torch.zeros((classes, 2), dtype=torch.float64), TWO)
+        problem = Problem(loss, to_numpy(TWO.features), to_numpy(TWO.labels), 2, np.zeros((classes, 2)), 0.1)
+        sums = sums_of(problem.head, np.zeros((classes, 2), dtype=np.float64), TWO)
         squares = np.diag([0.5, 2.0])
         expected = {
             "logistic": squares[None] / 4,
@@ -98,7 +101,7 @@ def test_sums_by_hand() -> None:
             "ridge": squares[None],
             "softmax": np.kron([[1, -1], [-1, 1]], squares)[None] / 4,
         }[loss]
-        assert np.array_equal(sums.curvature.values.numpy(), expected)
+        assert np.array_equal(to_numpy(sums.curvature.values), expected)
         assert sums.curvature.joint == is_joint(problem.head) == (loss == "softmax")
         assert (sums.count, sums.weighted, sums.weighted_errors) == (2, (), ())
     assert sums.gradient.tolist() == [[-0.25, 0.5], [0.25, -0.5]]  # softmax: (1/2 - t) x, halved
@@ -106,10 +109,10 @@ def test_sums_by_hand() -> None:
 
 def test_rows_leave_by_hand() -> None:
     def made(count: int, g: float, h: float, error: float) -> Sums:
-        matrix = Blocks(torch.full((1, 1, 1), h, dtype=torch.float64), False)
+        matrix = Blocks(np.full((1, 1, 1), h, dtype=np.float64), False)
         return Sums(
             count,
-            torch.full((1, 1), g, dtype=torch.float64),
+            np.full((1, 1), g, dtype=np.float64),
             matrix,
             (matrix.times(2.0),),
             error,
@@ -184,7 +187,7 @@ def test_sums_are_off_by_no_more_than_they_say(problem: Problem) -> None:
     everything = np.arange(problem.n)
     require_within(problem, problem.sums, everything)
     g, H, weighted = true_sums(problem, everything)
-    assert problem.sums.gradient.numpy() == pytest.approx(g.astype(float), rel=1e-9, abs=1e-12 * problem.row_bound)
+    assert to_numpy(problem.sums.gradient) == pytest.approx(g.astype(float), rel=1e-9, abs=1e-12 * problem.row_bound)
     size = norm_of(H)
     assert off(problem, problem.sums, everything)[1] <= 1e-12 * size + 1e-14 * problem.row_bound**2
     assert len(weighted) == (0 if problem.loss == "ridge" else 2)
@@ -216,24 +219,26 @@ def test_confident_rows_do_not_cancel_beyond_what_is_charged(loss: str) -> None:
 def test_weights_of_rows_enter_every_sum_and_every_error() -> None:
     problem = drawn(1, "one-vs-rest", n=30)
     shares = np.random.default_rng(0).dirichlet(np.ones(30)) * 30
-    rows = replace(problem.rows(slice(None)), weights=torch.from_numpy(shares))
-    weights = torch.from_numpy(problem.anchor)
+    rows = replace(problem.rows(slice(None)), weights=shares)
+    weights = problem.anchor
     sums = sums_of(problem.head, weights, rows, problem.gauges)
     H = hessian(problem.anchor, problem.X, problem.loss, shares)
-    assert norm_of(whole(sums.curvature.values.numpy(), problem) - H) <= sums.curvature_error
+    assert norm_of(whole(to_numpy(sums.curvature.values), problem) - H) <= sums.curvature_error
     for gauge, own in zip(problem.gauges, sums.weighted, strict=True):
         true = hessian(problem.anchor, problem.X, problem.loss, shares * squares_of(gauge, problem.X))
-        assert whole(own.values.numpy(), problem).astype(float) == pytest.approx(true.astype(float), rel=1e-9, abs=1e-9)
+        assert whole(to_numpy(own.values), problem).astype(float) == pytest.approx(
+            true.astype(float), rel=1e-9, abs=1e-9
+        )
     for error, plain in (
         (sums.curvature_error, problem.sums.curvature_error),
         (sums.gradient_error, problem.sums.gradient_error),
     ):
         assert 0.5 <= error / (plain * shares.max()) <= 2.0, "both are powers of two"
     joint = drawn(1, "softmax", n=30)
-    rows = replace(joint.rows(slice(None)), weights=torch.from_numpy(shares))
-    sums = sums_of(joint.head, torch.from_numpy(joint.anchor), rows, joint.gauges)
+    rows = replace(joint.rows(slice(None)), weights=shares)
+    sums = sums_of(joint.head, joint.anchor, rows, joint.gauges)
     true = hessian(joint.anchor, joint.X, "softmax", shares * squares_of(joint.gauges[0], joint.X))
-    assert sums.weighted[0].values[0].numpy() == pytest.approx(true.astype(float), rel=1e-9, abs=1e-9)
+    assert to_numpy(sums.weighted[0].values[0]) == pytest.approx(true.astype(float), rel=1e-9, abs=1e-9)
 
 
 # Gauges -----------------------------------------------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ def bare_moments(rows: Rows) -> Array:
     """The matrix that the noise is added to."""
     gauge = gauges_of(rows, gram_of(rows), Silent(), 1)[0]  # type: ignore[arg-type]
     widening = 2.2 * cut_square(rows) / len(rows) * math.sqrt(rows.n_features)
-    return (gauge.factor @ gauge.factor.T).numpy() - widening * np.eye(rows.n_features)
+    return to_numpy(gauge.factor @ gauge.factor.T) - widening * np.eye(rows.n_features)
 
 
 def cut_square(rows: Rows) -> float:
@@ -260,32 +265,32 @@ def cut_square(rows: Rows) -> float:
 
 def test_gauges_by_hand() -> None:
     """Rows of length 2 and 4, mean square 10, so c^2 = 16 and nothing is cut; noise of 8 an entry."""
-    rows = Rows(torch.tensor([[2.0, 0.0], [0.0, 4.0]], dtype=torch.float64), torch.tensor([0, 1]))
+    rows = Rows(np.array([[2.0, 0.0], [0.0, 4.0]], dtype=np.float64), np.array([0, 1]))
     assert cut_square(rows) == 16.0
     gauges = gauges_of(rows, gram_of(rows), Silent())  # type: ignore[arg-type]
     assert len(gauges) == len(NU) == 2
     for gauge, nu in zip(gauges, (0.0, 0.1), strict=True):
         Q = np.diag([2.0, 8.0]) + (2.2 * 8.0 * math.sqrt(2.0) + nu * 16.0 / 2) * np.eye(2)
-        assert (gauge.factor @ gauge.factor.T).numpy() == pytest.approx(Q, rel=1e-14, abs=0.0)
+        assert to_numpy(gauge.factor @ gauge.factor.T) == pytest.approx(Q, rel=1e-14, abs=0.0)
         largest = max(4.0 / Q[0, 0], 16.0 / Q[1, 1])
         assert gauge.kappa**2 == pytest.approx(2.0 ** math.ceil(math.log2(largest * KAPPA_SLACK**2)), rel=1e-14)
         assert gauge.squares(rows.features).tolist() == pytest.approx(
             [4.0 / Q[0, 0], 16.0 / Q[1, 1]], rel=1e-9, abs=0.0
         )
-        assert gauge.length(torch.tensor([[1.0, 1.0], [0.0, 3.0]], dtype=torch.float64)).tolist() == pytest.approx(
+        assert gauge.length(np.array([[1.0, 1.0], [0.0, 3.0]], dtype=np.float64)).tolist() == pytest.approx(
             [math.sqrt(Q.trace()), 3.0 * math.sqrt(Q[1, 1])], rel=1e-9, abs=0.0
         )
     assert len(gauges_of(rows, gram_of(rows), Silent(), 1)) == 1  # type: ignore[arg-type]
-    none = Rows(torch.zeros((3, 2), dtype=torch.float64), torch.zeros(3, dtype=torch.int64))
+    none = Rows(np.zeros((3, 2), dtype=np.float64), np.zeros(3, dtype=np.int64))
     assert gauges_of(none, gram_of(none), np.random.default_rng(0)) == ()
 
 
 def test_long_rows_are_cut_in_a_gauge() -> None:
     """99 rows of length 1 and one of 10: mean square 1.99, c^2 = 2, and the long one counts as of length sqrt(2)."""
-    features = torch.zeros((100, 2), dtype=torch.float64)
+    features = np.zeros((100, 2), dtype=np.float64)
     features[:, 0] = 1.0
-    features[0] = torch.tensor([6.0, 8.0])
-    rows = Rows(features, torch.zeros(100, dtype=torch.int64))
+    features[0] = np.array([6.0, 8.0])
+    rows = Rows(features, np.zeros(100, dtype=np.int64))
     expected = np.array([[0.99 + 0.02 * 0.36, 0.02 * 0.48], [0.02 * 0.48, 0.02 * 0.64]])
     assert bare_moments(rows) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
@@ -298,9 +303,9 @@ def test_one_row_moves_the_moments_of_a_gauge_by_no_more_than_its_noise_hides(se
     n, width = int(rng.integers(5, 60)), int(rng.integers(1, 6))
     X = rng.standard_t(3, size=(n, width))
     many = np.concatenate([X, rng.normal(size=(2, width)) * times])
-    labels = torch.zeros(n + 1, dtype=torch.int64)
+    labels = np.zeros(n + 1, dtype=np.int64)
     both = [np.concatenate([X, row[None]]) for row in (many[-1], many[-2], np.zeros(width))]
-    one, other, none = (Rows(torch.from_numpy(each), labels) for each in both)
+    one, other, none = (Rows(each, labels) for each in both)
     # whoever is there, rows are cut to the same length: the power of two is public but for those that turn it
     fixed = gram_of(one)
     made = [_moments(each, fixed) for each in (one, other, none)]
@@ -311,19 +316,19 @@ def test_one_row_moves_the_moments_of_a_gauge_by_no_more_than_its_noise_hides(se
 
 def _moments(rows: Rows, gram: Gram) -> Array:
     gauge = gauges_of(rows, gram, Silent(), 1)[0]  # type: ignore[arg-type]
-    return (gauge.factor @ gauge.factor.T).numpy()
+    return to_numpy(gauge.factor @ gauge.factor.T)
 
 
 def test_the_noise_of_gauges_has_the_deviation_that_hides_a_row() -> None:
     """1,000 draws: every entry of the lower half is Gaussian, of deviation `c^2/n`, and the matrix is symmetric."""
     rng = np.random.default_rng(3)
-    rows = Rows(torch.from_numpy(rng.normal(size=(50, 3)) * [1.0, 2.0, 3.0]), torch.zeros(50, dtype=torch.int64))
+    rows = Rows(rng.normal(size=(50, 3)) * [1.0, 2.0, 3.0], np.zeros(50, dtype=np.int64))
     gram, generator, bare = gram_of(rows), np.random.default_rng(4), _moments(rows, gram_of(rows))
     draws = []
     for _ in range(1000):
         found = gauges_of(rows, gram, generator, 1)
         if found:
-            draws.append((found[0].factor @ found[0].factor.T).numpy() - bare)
+            draws.append(to_numpy(found[0].factor @ found[0].factor.T) - bare)
     assert len(draws) > 990
     noise = np.array(draws)
     assert np.abs(noise - noise.transpose(0, 2, 1)).max() < 1e-12
@@ -344,14 +349,14 @@ def test_lengths_by_a_gauge_are_as_accurate_as_it_says(seed: int, exponent: floa
             rowvar=False,
         )
     )
-    gauge = Gauge(torch.from_numpy(factor), 1.0)
+    gauge = Gauge(factor, 1.0)
     X, Q = rng.normal(size=(20, width)), factor @ factor.T
     true = squares_of(gauge, X)
-    found = gauge.squares(torch.from_numpy(X)).numpy().astype(LONG)
+    found = to_numpy(gauge.squares(X)).astype(LONG)
     assert np.all(np.abs(found / true - 1) <= 2.0 * gauge.lost)
     for vectors in (X, np.linalg.eigh(Q)[1].T.copy()):
         exact = np.sqrt(((vectors.astype(LONG) @ factor.astype(LONG)) ** 2).sum(axis=1))
-        lengths = gauge.length(torch.from_numpy(vectors)).numpy()
+        lengths = to_numpy(gauge.length(vectors))
         assert np.all(lengths >= exact)
         assert np.all(lengths <= exact * (1 + 3 * gauge.lost))
 
@@ -366,5 +371,5 @@ def test_every_row_is_inside_its_gauge_and_no_range_exceeds_it(problem: Problem)
         assert np.all(np.sqrt(squares) <= gauge.kappa)
         assert np.sqrt(squares.max()) >= gauge.kappa / KAPPA_SLACK / 1.0001 / math.sqrt(2.0)
         assert math.log2(gauge.kappa**2) == pytest.approx(round(math.log2(gauge.kappa**2)), abs=1e-12)
-        length = gauge.length(torch.from_numpy(u)[None]).item()
+        length = gauge.length(u[None]).item()
         assert np.all(np.abs(problem.X @ u) <= np.sqrt(squares) * length)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from expunge.deposit.sums import (
     third_of,
 )
 from expunge.heads import Rows, head_for
+from expunge.runtime.arrays import norm, to_numpy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Array = Any
@@ -84,13 +84,13 @@ def joint(problem: Problem) -> bool:
 
 def test_one_row_of_three_classes_by_hand() -> None:
     """x = 1, p = (1/2, 1/4, 1/4): c_000 = 0, c_100 = 0, c_110 = p_1 p_0 (2 p_1 - 1) = -1/16, c_111 = 3/32, c_210 = 1/16, ..."""
-    rows = Rows(torch.ones((1, 1), dtype=torch.float64), torch.tensor([1]))
-    weights = torch.tensor([[math.log(2.0)], [0.0], [0.0]], dtype=torch.float64)
+    rows = Rows(np.ones((1, 1), dtype=np.float64), np.array([1]))
+    weights = np.array([[math.log(2.0)], [0.0], [0.0]], dtype=np.float64)
     head = head_for("softmax", l2=0.0, n_classes=3, n_features=1, row_bound=5.0)
     made = third_of(head, weights, rows)[:, 0].tolist()
     expected = [0, 0, -1 / 16, 3 / 32, 0, 1 / 16, -1 / 32, -1 / 16, -1 / 32, 3 / 32]
     assert made == pytest.approx(expected, abs=1e-16)
-    update = torch.tensor([[0.0], [2.0], [0.0]], dtype=torch.float64)
+    update = np.array([[0.0], [2.0], [0.0]], dtype=np.float64)
     assert pull(third_of(head, weights, rows), update, joint=True)[:, 0].tolist() == pytest.approx(
         [2 * -1 / 16, 2 * 3 / 32, 2 * -1 / 32], abs=1e-15
     )
@@ -100,13 +100,13 @@ def test_one_row_of_three_classes_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_agree_with_longer_numbers_and_their_error_is_covered(loss: str, seed: int) -> None:
     problem = drawn(seed, loss, n=30, width=3, tails=2.0)
-    rows, anchor = problem.rows(slice(None)), torch.from_numpy(problem.anchor)
+    rows, anchor = problem.rows(slice(None)), problem.anchor
     made, true = third_of(problem.head, anchor, rows), dense(problem.anchor, problem.X, loss)
     assert made.shape == (n_lines(problem.head, len(anchor)), folded_size(anchor.shape[1]))
-    off = np.abs(made.numpy().astype(LONG) - kept_of(true, loss))
+    off = np.abs(to_numpy(made).astype(LONG) - kept_of(true, loss))
     stated = third_error(problem.head, anchor, rows)
     assert 6.0 * float(np.sqrt((off**2).sum())) <= stated
-    assert stated <= 1e-8 * max(1.0, float(np.abs(problem.X).max()) ** 3) * (1.0 + float(anchor.norm()))
+    assert stated <= 1e-8 * max(1.0, float(np.abs(problem.X).max()) ** 3) * (1.0 + float(norm(anchor)))
 
 
 def test_a_sigmoid_s_slopes_are_the_largest_there_are() -> None:
@@ -140,7 +140,7 @@ def test_rows_leave_exactly(loss: str) -> None:
     anew = problem.of(np.arange(30, 80))
     assert left.third is not None
     assert anew.third is not None
-    assert float((left.third - anew.third).norm()) <= left.third_error + anew.third_error
+    assert float(norm(left.third - anew.third)) <= left.third_error + anew.third_error
 
 
 def test_which_heads_have_them() -> None:
@@ -169,7 +169,7 @@ def test_a_copy_changes_them_by_no_more_than_is_charged(seed: int) -> None:
     bound = float(max(np.linalg.norm(x), np.linalg.norm(x + away)))
     moved = dense(W, x + away, loss) - dense(W, x, loss)
     head = head_for(loss, l2=0.0, n_classes=classes, n_features=3, row_bound=bound)
-    charged = copy_error(head, torch.from_numpy(W)) * np.linalg.norm(away)
+    charged = copy_error(head, W) * np.linalg.norm(away)
     for direction in (np.outer(rng.normal(size=classes), x[0]), rng.normal(size=(classes, 3))):
         a = direction / np.linalg.norm(direction)
         assert abs(float(np.einsum("aibjck,ai,bj,ck", moved, a, a, a))) <= charged * (1 + 1e-9)
@@ -186,9 +186,9 @@ def test_the_pull_agrees_with_longer_numbers_within_its_error(loss: str, seed: i
     u = np.random.default_rng(seed).normal(size=problem.anchor.shape) / problem.row_bound
     third = problem.sums.third
     assert third is not None
-    made = pull(third, torch.from_numpy(u), joint=joint(problem))
-    stated = pull_error(third, torch.from_numpy(u), problem.sums.third_error)
-    assert float(np.linalg.norm(made.numpy() - pulled(problem.anchor, problem.X, u, loss).astype(float))) <= stated
+    made = pull(third, u, joint=joint(problem))
+    stated = pull_error(third, u, problem.sums.third_error)
+    assert float(np.linalg.norm(to_numpy(made) - pulled(problem.anchor, problem.X, u, loss).astype(float))) <= stated
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -199,13 +199,13 @@ def test_the_hessian_s_change_along_an_update_agrees_with_longer_numbers(loss: s
     u = np.random.default_rng(seed).normal(size=problem.anchor.shape) / problem.row_bound
     third, true = problem.sums.third, np.einsum("aibjck,ck->aibj", dense(problem.anchor, problem.X, loss), u)
     assert third is not None
-    made = along(third, torch.from_numpy(u), joint=joint(problem))
+    made = along(third, u, joint=joint(problem))
     assert made.joint == joint(problem)
     expected = true.reshape(u.size, u.size)[None] if joint(problem) else np.einsum("aiaj->aij", true)
-    stated = 2.0 * pull_error(third, torch.from_numpy(u), problem.sums.third_error) / float(np.linalg.norm(u))
-    assert np.linalg.norm(made.values.numpy() - expected.astype(float), ord=2, axis=(1, 2)).max() <= stated
-    twice = 2.0 * pull(third, torch.from_numpy(u), joint=joint(problem))
-    assert torch.allclose(made.product(torch.from_numpy(u)), twice, rtol=1e-11, atol=1e-15)
+    stated = 2.0 * pull_error(third, u, problem.sums.third_error) / float(np.linalg.norm(u))
+    assert np.linalg.norm(to_numpy(made.values) - expected.astype(float), ord=2, axis=(1, 2)).max() <= stated
+    twice = 2.0 * pull(third, u, joint=joint(problem))
+    assert np.allclose(made.product(u), twice, rtol=1e-11, atol=1e-15)
 
 
 # The remainder ---------------------------------------------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def test_what_is_left_beyond_the_pull_is_of_third_order(loss: str, seed: int) ->
     left = left.reshape(-1) - H @ u.astype(LONG).reshape(-1) - pulled(problem.anchor, X, u, loss).reshape(-1)
     outputs = X @ u.T
     gauge = problem.gauges[seed % len(problem.gauges)]
-    squares = gauge.squares(torch.from_numpy(X)).numpy()
+    squares = to_numpy(gauge.squares(X))
     H2 = hessian(problem.anchor, X, loss, squares)
     pairs = u if loss != "softmax" else (u[:, None] - u[None]).reshape(-1, u.shape[1])
-    length = float(gauge.length(torch.from_numpy(pairs)).max())
+    length = float(gauge.length(pairs).max())
     R = float(np.abs(outputs).max() if loss != "softmax" else np.ptp(outputs, axis=1).max())
     for _ in range(4):
         q = rng.normal(size=u.size)
@@ -262,10 +262,10 @@ def test_the_step_is_the_root_of_the_quadratic_and_its_region_is_smaller(loss: s
     assert third.facts.size < 0.5 * second.facts.size
     assert third.residual < 1e-13
     bent = pull(given.sums.third, third.update, joint=joint(problem))  # type: ignore[arg-type]
-    assert float(given.setting.centred(given.left(third.update) + bent).norm()) < 1e-12
+    assert float(norm(given.setting.centred(given.left(third.update) + bent))) < 1e-12
     uncertain = smallest_region(replace(given, sums=replace(given.sums, third_error=1e-3)))
     assert uncertain is not None
-    charged = 0.5 * 1e-3 * float(third.update.norm()) ** 2
+    charged = 0.5 * 1e-3 * float(norm(third.update)) ** 2
     largest = math.sqrt(problem.l2 + float(np.linalg.norm(problem.X, axis=1).max()) ** 2)
     assert uncertain.facts.rounding - third.facts.rounding >= charged / largest
 

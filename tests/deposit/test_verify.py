@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 
 import beside_problems
 from expunge.bounds.calibration import mu_for
@@ -29,6 +28,7 @@ from expunge.distance import Distance, parse_distance
 from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel, from_matrix
+from expunge.runtime.arrays import copy, norm, size
 from expunge.train import train
 from expunge.unlearn import deposit, unlearn
 from small_deposit import kept, rows, source, trained
@@ -118,15 +118,15 @@ def every_row_twice(rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any],
 @pytest.mark.parametrize("problem", [one_feature, few_are_left, every_row_twice])
 @pytest.mark.parametrize("seed", range(2))
 def test_another_machine_s_last_digits_change_nothing(problem: Callable[..., Any], seed: int) -> None:
-    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    rng, generator = np.random.default_rng(seed), np.random.default_rng([1, seed])
     X, y, options, m = problem(rng)
     model = train(X, y, max_norm=1.01 * float(np.linalg.norm(X, axis=1).max()), **options)
     before = deposit(model, X, y, seed=0)
     noise = "exact" if problem is one_feature else None  # it needs more than there are levels
     made = unlearn(model, (X[-m:], y[-m:]), epsilon=1.0, delta=1e-5, deposit=before, force=True, noise=noise)
 
-    def nudged(values: torch.Tensor) -> torch.Tensor:
-        return values * (1.0 + 2.0**-53 * (2.0 * torch.rand(values.shape, dtype=values.dtype, generator=generator) - 1))
+    def nudged(values: np.ndarray) -> np.ndarray:
+        return values * (1.0 + 2.0**-53 * generator.uniform(-1.0, 1.0, values.shape))
 
     def each(blocks: Blocks) -> Blocks:
         values = nudged(blocks.values)
@@ -164,16 +164,16 @@ def changed(given: Deposit, name: str) -> Deposit:
     return replace(given, numbers=replace(given.numbers, **{name: bumped(getattr(given.numbers, name))}))
 
 
-def nudged(tensor: torch.Tensor) -> torch.Tensor:
-    moved = tensor.clone(memory_format=torch.contiguous_format)
-    moved.view(-1)[0] += 1e-4 * float(moved.abs().max())
+def nudged(tensor: np.ndarray) -> np.ndarray:
+    moved = copy(tensor)
+    moved.reshape(-1)[0] += 1e-4 * float(abs(moved).max())
     return moved
 
 
-def stepped(tensor: torch.Tensor) -> torch.Tensor:
+def stepped(tensor: np.ndarray) -> np.ndarray:
     """One whole number off by one."""
-    moved = tensor.clone()
-    moved.view(-1)[0] += 1.0
+    moved = copy(tensor)
+    moved.reshape(-1)[0] += 1.0
     return moved
 
 
@@ -231,7 +231,7 @@ THIRD: dict[str, Callable[[Deposit], Deposit]] = {
     "changed": lambda d: in_sums(d, third=nudged),
     "error": lambda d: in_sums(d, third_error=lambda e: e / 2),
     "gone": lambda d: in_sums(d, third=lambda _: None),
-    "far away": lambda d: in_sums(d, third=lambda t: t + 10.0 * float(t.norm())),
+    "far away": lambda d: in_sums(d, third=lambda t: t + 10.0 * float(norm(t))),
 }
 
 
@@ -342,7 +342,7 @@ def test_weights_without_their_noise_or_with_more_are_seen(published: Path) -> N
     made, left = result(), result().deposit
     step = smallest_region(left.problem)
     assert step is not None
-    updated = from_matrix(left.anchor + step.update, bias=True, dtype=torch.float64)
+    updated = from_matrix(left.anchor + step.update, bias=True, dtype=np.float64)
     for weights in (updated, LinearModel(3 * made.model.weight, made.model.bias)):
         published.write_bytes(weights.to_bytes())
         with pytest.raises(VerificationFailed, match="where the noise puts them"):
@@ -445,8 +445,8 @@ def test_a_long_column_hides_no_change_of_another() -> None:
     before, forget = deposit(model, X, y, seed=0), (X[5:8], y[5:8])
     after = unlearn(model, forget, epsilon=1.0, delta=1e-5, deposit=before, force=True).deposit
     assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
-    values = after.sums.curvature.values.clone()
-    values[:, 0, 0] -= 5e-10 * float(values.norm())
+    values = copy(after.sums.curvature.values)
+    values[:, 0, 0] -= 5e-10 * float(norm(values))
     wrong = replace(after, sums=replace(after.sums, curvature=replace(after.sums.curvature, values=values)))
     names = {check.name for check in succession_checks(before, wrong, forget) if not check.passed}
     assert names == {"deposits: without the forgotten rows: the curvature"}
@@ -465,7 +465,7 @@ def test_a_series_cannot_drift(loss: str) -> None:
         after = unlearn(model, forget, epsilon=1.0, delta=1e-4, deposit=before, force=True).deposit
         assert not [check.name for check in succession_checks(before, after, forget) if not check.passed]
         sums = after.sums
-        away = torch.ones_like(sums.gradient) / sums.gradient.numel() ** 0.5
+        away = np.ones_like(sums.gradient) / size(sums.gradient) ** 0.5
         for share, refused in ((1e-4, True), (1e-12, False)):
             shifted = replace(sums, gradient=sums.gradient + share * sums.gradient_error * away)
             names = {

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from scipy.linalg import block_diag
 
 from beside_problems import FAMILIES, Problem, assembled, random_problem
 from deposit_problems import noised_gauges
@@ -28,6 +29,7 @@ from expunge.deposit.with_surrogate import (
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.heads import Rows, RowSet, head_for
+from expunge.runtime import arrays as engine
 from expunge.solve.linear import Ending
 
 SEEDS = 24
@@ -40,14 +42,14 @@ def step_of(problem: Problem, rows: RowSet | None = None) -> SurrogateStep:
     return step
 
 
-def halves(bends: GradientRemainder, norm: Norm) -> torch.Tensor:
+def halves(bends: GradientRemainder, norm: Norm) -> np.ndarray:
     """`M^-1/2 psi` of every row."""
     made = []
     for block, values in bends.pieces():
         psi = values[:, :, None] * block.features[:, None, :]
         vectors = psi.reshape(len(psi), 1, -1) if norm.matrix.joint else psi
         made += [norm.half(each[..., None]).reshape(-1) for each in vectors]
-    return torch.stack(made)
+    return np.stack(made)
 
 
 def problems(family: str, count: int) -> list[Problem]:
@@ -66,13 +68,14 @@ def test_what_is_said_of_retained_rows_holds_for_all_of_them(family: str) -> Non
                 continue
             beside = measure(step, facts, norm, problem.asked).known
             vectors, tiny = halves(kept, norm), 3.0 * kept.row_error / math.sqrt(norm.least)
-            order = vectors.norm(dim=1).sort(descending=True)
-            assert float(order.values[0]) <= beside.each * (1 + 1e-9) + tiny
+            lengths = np.linalg.norm(vectors, axis=1)
+            order = np.argsort(-lengths, kind="stable")
+            assert float(lengths[order[0]]) <= beside.each * (1 + 1e-9) + tiny
             for count in (1, 3, 10, 50):
-                together = float(vectors[order.indices[:count]].sum(dim=0).norm()) / len(vectors)
+                together = float(engine.norm(vectors[order[:count]].sum(axis=0))) / len(vectors)
                 assert together <= beside.together * math.sqrt(count / len(vectors)) * (1 + 1e-9) + tiny
                 assert together <= remainder(facts) * (1 + 1e-9) + tiny
-            assert float(vectors.mean(dim=0).norm()) <= remainder(facts) * (1 + 1e-9) + tiny
+            assert float(engine.norm(vectors.mean(axis=0))) <= remainder(facts) * (1 + 1e-9) + tiny
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -130,7 +133,7 @@ def test_what_was_seen_is_not_all_there_is_where_a_forget_row_shows_more() -> No
 # The step -------------------------------------------------------------------------------------------------------------
 
 
-def left_over(problem: Problem, step: SurrogateStep) -> torch.Tensor:
+def left_over(problem: Problem, step: SurrogateStep) -> np.ndarray:
     """`g' + (H' + reg) u + E_S psi`, from gradients and a Hessian of their own."""
     given, S = problem.retained.problem, problem.surrogate
     anchor, sums = given.setting.anchor, given.sums
@@ -147,7 +150,7 @@ def test_next_to_nothing_is_left_and_it_is_what_is_said(seed: int) -> None:
     step, system = step_of(problem), problem.retained.problem.system
     assert step.solved.ending is Ending.REACHED
     assert system.dual(step.routes.left_over) <= 1e-7 * system.dual(problem.retained.problem.gradient)
-    assert torch.allclose(left_over(problem, step), step.routes.left_over, atol=1e-12)
+    assert np.allclose(left_over(problem, step), step.routes.left_over, atol=1e-12)
 
 
 def test_with_the_retained_rows_themselves_it_is_retraining() -> None:
@@ -158,18 +161,18 @@ def test_with_the_retained_rows_themselves_it_is_retraining() -> None:
 
 def test_with_an_indefinite_jacobian_the_step_is_still_safe() -> None:
     """Surrogate rows many times longer than the source's: along the update their Hessian falls by more than A is."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn((300, 2), dtype=torch.float64, generator=generator) * 0.2
-    labels = (rows[:, 0] + 0.1 * torch.randn(300, dtype=torch.float64, generator=generator) > 0).long()
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((300, 2)) * 0.2
+    labels = (rows[:, 0] + 0.1 * generator.standard_normal(300) > 0).astype(np.int64)
     labels[:60] = 1 - labels[:60]
-    far = torch.randn((200, 2), dtype=torch.float64, generator=generator) * 6.0
+    far = generator.standard_normal((200, 2)) * 6.0
     head = head_for("logistic", l2=0.0, n_classes=1, n_features=2, row_bound=30.0)
-    surrogate = Rows(far, torch.zeros(200, dtype=torch.int64))
+    surrogate = Rows(far, np.zeros(200, dtype=np.int64))
     problem = assembled(head, Rows(rows, labels), 60, surrogate, Distance("same", 0.0), penalty=Penalty(1e-3))
     assert problem is not None
     step, given = step_of(problem), problem.retained.problem
     assert given.system.dual(step.routes.left_over) <= given.system.dual(given.gradient)
-    assert torch.allclose(left_over(problem, step), step.routes.left_over, atol=1e-12)
+    assert np.allclose(left_over(problem, step), step.routes.left_over, atol=1e-12)
 
 
 def test_a_system_that_is_not_definite_has_no_solution() -> None:
@@ -188,52 +191,53 @@ WIDTH, ROWS, BOUND = 5, 120, 3.0
 
 
 def example(loss: str, classes: int, *, weighted: bool = False, size: float = 0.3) -> GradientRemainder:
-    generator = torch.Generator().manual_seed(classes)
+    generator = np.random.default_rng(classes)
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=torch.float64, generator=generator)
+    def normal(*shape: int) -> np.ndarray:
+        return generator.standard_normal(shape)
 
     features = normal(ROWS, WIDTH)
-    features *= (BOUND / features.norm(dim=1)).clamp(max=1.0)[:, None]
-    weights = normal(ROWS).exp() if weighted else None
+    features *= np.minimum(BOUND / np.linalg.norm(features, axis=1), 1.0)[:, None]
+    weights = np.exp(normal(ROWS)) if weighted else None
     if weights is not None:
         weights /= weights.mean()
     head = head_for(loss, l2=0.7, n_classes=classes, n_features=WIDTH, row_bound=BOUND)
     update = normal(classes, WIDTH) * size
     if loss == "softmax":
-        update -= update.mean(dim=0)
-    rows = Rows(features, torch.zeros(ROWS, dtype=torch.int64), weights)
+        update -= update.mean(axis=0)
+    rows = Rows(features, np.zeros(ROWS, dtype=np.int64), weights)
     return remainder_of(head, normal(classes, WIDTH), update, rows)
 
 
-def norm_for(bends: GradientRemainder, seed: int = 0) -> tuple[Norm, Tensor]:
+def norm_for(bends: GradientRemainder, seed: int = 0) -> tuple[Norm, np.ndarray]:
     """A random norm in the head's own blocks, and its matrix over all weights."""
     classes, joint = len(bends.weights), bends.head.name == "softmax"
     size, count = (classes * WIDTH, 1) if joint else (WIDTH, classes)
-    drawn = torch.randn((count, size, size), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    values = drawn @ drawn.mT + torch.eye(size, dtype=torch.float64)
+    drawn = np.random.default_rng(seed).standard_normal((count, size, size))
+    values = drawn @ drawn.mT + np.eye(size, dtype=np.float64)
     norm = Norm.of(Blocks(values, joint))
     assert norm is not None
-    return norm, torch.block_diag(*values)
+    return norm, block_diag(*values)
 
 
-def naive(bends: GradientRemainder) -> Tensor:
+def naive(bends: GradientRemainder) -> np.ndarray:
     """psi of every row by automatic differentiation, rows x weights."""
     made = []
-    for x in bends.rows.blocks()[0].features:  # type: ignore[index]
+    at, update = torch.from_numpy(bends.weights), torch.from_numpy(bends.update)
+    for x in torch.from_numpy(bends.rows.blocks()[0].features):  # type: ignore[index]
 
-        def gradient(weights: Tensor, x: Tensor = x) -> Tensor:
+        def gradient(weights: torch.Tensor, x: torch.Tensor = x) -> torch.Tensor:
             return torch.outer(bends.head.predictions((weights @ x)[None])[0], x)
 
-        _, linear = torch.autograd.functional.jvp(gradient, bends.weights, bends.update)
-        made.append((gradient(bends.weights + bends.update) - gradient(bends.weights) - linear).reshape(-1))
-    return torch.stack(made)
+        _, linear = torch.autograd.functional.jvp(gradient, at, update)
+        made.append((gradient(at + update) - gradient(at) - linear).reshape(-1))
+    return engine.to_numpy(torch.stack(made))
 
 
-def largest_of(bends: GradientRemainder, features: Tensor) -> Tensor:
+def largest_of(bends: GradientRemainder, features: np.ndarray) -> np.ndarray:
     """c of other rows."""
-    rows = Rows(features, torch.zeros(len(features), dtype=torch.int64))
-    return torch.cat([c for _, c in replace(bends, rows=rows).pieces()])
+    rows = Rows(features, np.zeros(len(features), dtype=np.int64))
+    return np.concatenate([c for _, c in replace(bends, rows=rows).pieces()])
 
 
 def close(value: float, expected: Any) -> None:
@@ -246,33 +250,33 @@ def test_moments_are_those_of_a_naive_reference(loss: str, classes: int, weighte
     bends = example(loss, classes, weighted=weighted)
     norm, matrix = norm_for(bends)
     psi = naive(bends)
-    shares = torch.ones(ROWS, dtype=torch.float64) if bends.rows.weights is None else bends.rows.weights  # type: ignore[attr-defined]
-    half = torch.linalg.solve_triangular(torch.linalg.cholesky(matrix), psi.T, upper=False).T
-    mean = (half * shares[:, None]).mean(dim=0)
+    shares = np.ones(ROWS, dtype=np.float64) if bends.rows.weights is None else bends.rows.weights  # type: ignore[attr-defined]
+    half = np.linalg.solve(np.linalg.cholesky(matrix), psi.T).T
+    mean = (half * shares[:, None]).mean(axis=0)
     about = half - mean
-    squares = about.square().sum(dim=1)
+    squares = np.square(about).sum(axis=1)
     covariance = (about * shares[:, None]).T @ about / ROWS
     found = bends.moments(norm, reach=1.0)
-    close(found.change_mean, mean.norm())
+    close(found.change_mean, engine.norm(mean))
     close(found.change_trace, covariance.trace())
-    top = float(torch.linalg.eigvalsh(covariance)[-1])
+    top = float(np.linalg.eigvalsh(covariance)[-1])
     assert top <= found.change_eigenvalue <= 1.01 * top
-    close(found.change_fourth, (shares * squares.square()).mean())
-    close(found.change_largest, squares.max().sqrt())
-    close(found.change_longest, half.norm(dim=1).max())
+    close(found.change_fourth, (shares * np.square(squares)).mean())
+    close(found.change_largest, np.sqrt(squares.max()))
+    close(found.change_longest, np.linalg.norm(half, axis=1).max())
     assert found.change_fourth_eigenvalue == found.change_largest**2 * found.change_eigenvalue
-    close(found.sampled_trace, (shares.square() * squares).mean())
-    close(found.sampled_largest, (shares * squares.sqrt()).max())
+    close(found.sampled_trace, (np.square(shares) * squares).mean())
+    close(found.sampled_largest, (shares * np.sqrt(squares)).max())
     assert found.sampled_eigenvalue <= min(found.sampled_trace, float(shares.max()) * found.change_eigenvalue)
-    close(found.longest_row, bends.rows.blocks()[0].features.norm(dim=1).max())  # type: ignore[index]
-    assert torch.allclose(bends.mean, (psi * shares[:, None]).mean(dim=0).reshape(bends.weights.shape), rtol=1e-10)
+    close(found.longest_row, np.linalg.norm(bends.rows.blocks()[0].features, axis=1).max())  # type: ignore[index]
+    assert np.allclose(bends.mean, (psi * shares[:, None]).mean(axis=0).reshape(bends.weights.shape), rtol=1e-10)
 
 
 @pytest.mark.parametrize(("loss", "classes"), CASES)
 def test_the_covariance_is_the_naive_one(loss: str, classes: int) -> None:
     bends, psi = example(loss, classes), naive(example(loss, classes))
-    about = psi - psi.mean(dim=0)
-    assert torch.allclose(bends.covariance.values[0], about.T @ about / ROWS, rtol=1e-9, atol=1e-14)
+    about = psi - psi.mean(axis=0)
+    assert np.allclose(bends.covariance.values[0], about.T @ about / ROWS, rtol=1e-9, atol=1e-14)
 
 
 def test_classes_one_by_one_are_never_below_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,14 +295,14 @@ def test_no_admissible_row_bends_more_than_the_largest(loss: str, classes: int, 
     bends = example(loss, classes, size=size)
     gauges = noised_gauges(bends.rows)
     difference = bends.update if loss != "softmax" else (bends.update[:, None] - bends.update[None]).reshape(-1, WIDTH)
-    reach = BOUND * float(difference.norm(dim=1).max())
-    directions = torch.randn((4000, WIDTH), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    longest = directions / directions.norm(dim=1, keepdim=True) * BOUND
-    assert float(largest_of(bends, longest).norm(dim=1).max()) <= bends.largest(reach)
+    reach = BOUND * float(np.linalg.norm(difference, axis=1).max())
+    directions = np.random.default_rng(1).standard_normal((4000, WIDTH))
+    longest = directions / np.linalg.norm(directions, axis=1, keepdims=True) * BOUND
+    assert float(np.linalg.norm(largest_of(bends, longest), axis=1).max()) <= bends.largest(reach)
     held = bends.rows.blocks()[0].features  # type: ignore[index]
     inside = min(gauge.kappa * float(gauge.length(difference).max()) for gauge in gauges)
     within = bends.largest(min(reach, inside), gauges)
-    assert float(largest_of(bends, held).norm(dim=1).max()) <= within
+    assert float(np.linalg.norm(largest_of(bends, held), axis=1).max()) <= within
     assert within <= bends.largest(reach) * (1 + 1e-12)
 
 
@@ -314,13 +318,13 @@ def test_the_supremum_is_in_the_norm() -> None:
 def test_what_float64_loses_of_a_row_is_within_its_bound(loss: str, classes: int) -> None:
     bends = example(loss, classes)
     exact = _in_longer_numbers(bends)
-    off = (largest_of(bends, bends.rows.blocks()[0].features) - exact).abs()  # type: ignore[index]
-    assert float(off.norm(dim=1).max()) * BOUND <= bends.row_error
+    off = abs(largest_of(bends, bends.rows.blocks()[0].features) - exact)  # type: ignore[index]
+    assert float(np.linalg.norm(off, axis=1).max()) * BOUND <= bends.row_error
     assert bends.row_error < 1e-10
     assert bends.mean_error >= bends.row_error
 
 
-def _in_longer_numbers(bends: GradientRemainder) -> Tensor:
+def _in_longer_numbers(bends: GradientRemainder) -> np.ndarray:
     from mpmath import exp, matrix, mp
 
     mp.dps = 40
@@ -342,6 +346,6 @@ def _in_longer_numbers(bends: GradientRemainder) -> Tensor:
             for p, step in zip(before, b, strict=True)
         ]
         rows.append([float(a - p - c) for a, p, c in zip(after, before, curved, strict=True)])
-    made = torch.tensor(rows, dtype=torch.float64)
+    made = np.array(rows, dtype=np.float64)
     rest = largest_of(bends, bends.rows.blocks()[0].features[20:])  # type: ignore[index]
-    return torch.cat([made, rest])
+    return np.concatenate([made, rest])

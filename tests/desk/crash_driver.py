@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
+from threadpoolctl import threadpool_limits
 
 from expunge.certificate.sign import verify_file
 from expunge.certificate.statement import read_certificate
@@ -319,7 +319,7 @@ LIBRARY = None
 def main() -> None:
     """`crash_driver.py FOLDER enumerate request:7,run kill,torn` (request at each seventh call), or `... random 5 SEED`."""
     global LIBRARY, KEPT, STEP  # noqa: PLW0603
-    torch.set_num_threads(1)
+    threadpool_limits(1)
     folder, kind, *rest = sys.argv[1:]
     KEPT = rest[-1] == "deposit"
     base = prepare(Path(folder) / "base")

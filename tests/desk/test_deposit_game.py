@@ -39,6 +39,7 @@ from expunge.record import one_digit
 from expunge.request.promise import Promise, Series
 from expunge.request.request import Request
 from expunge.rows.hashes import hash_rows
+from expunge.runtime.arrays import to_numpy
 from expunge.train import train
 from expunge.unlearn import deposit
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -90,7 +91,7 @@ class Step:
 
     @property
     def updated(self) -> np.ndarray:
-        return (self.request.weights + self.measured.step.update).numpy()
+        return to_numpy(self.request.weights + self.measured.step.update)
 
     @property
     def radius(self) -> float:
@@ -105,7 +106,7 @@ class Step:
     @property
     def shape(self) -> np.ndarray:
         """The factor of the noise's shape, of the rows that are retained then."""
-        return self.measured.retained.deposit.shape[0].numpy()
+        return to_numpy(self.measured.retained.deposit.shape[0])
 
     def publish(self) -> Unlearned:
         return certify(self.request, self.measured)
@@ -185,7 +186,7 @@ def retrained(candidate: int) -> tuple[np.ndarray, ...]:
     (features, labels), made = world()[0], []
     for number in range(MODELS):
         kept = np.delete(np.arange(ROWS), [candidate, *(index + OTHER for index in range(1, number + 1))])
-        made.append(train(features[kept], labels[kept], l2=L2, max_norm=1.0).matrix().numpy())
+        made.append(to_numpy(train(features[kept], labels[kept], l2=L2, max_norm=1.0).matrix()))
     return tuple(made)
 
 
@@ -267,7 +268,7 @@ def test_statements_and_models_of_many_desks_tell_no_more() -> None:
         candidate = secrets.randbelow(2)
         results = [step.publish() for step in steps_of((TWIN, OTHER)[candidate])]
         statements.append([shown(result.statement.content) for result in results])
-        won += guess([result.model.matrix().numpy() for result in results], *series, TWIN) == candidate
+        won += guess([to_numpy(result.model.matrix()) for result in results], *series, TWIN) == candidate
     assert all(each == statements[0] for each in statements), "a field of a statement tells who left"
     retrained_apart = lengths([one - other for one, other in zip(retrained(TWIN), retrained(OTHER), strict=True)], TWIN)
     assert at_least(won, WHOLE_GAMES) <= allowed(retrained_apart / steps_of(TWIN)[0].noise.scale + 2.0 * target())

@@ -28,6 +28,7 @@ from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.model import LinearModel, read_model
 from expunge.request.promise import Declared
 from expunge.request.request import read_anchored
+from expunge.runtime.arrays import to_numpy
 from ledger_forgery import rejected
 from small_deposit import kept
 
@@ -206,7 +207,7 @@ def test_nothing_of_a_row_is_in_anything_that_may_leave(
     for content in states[1:]:
         (tmp_path / "state").write_bytes(content)
         model, past = read_anchored(tmp_path / "state")
-        for value in [*past.gradients.numpy().reshape(-1), *model.matrix().numpy().reshape(-1)]:
+        for value in [*to_numpy(past.gradients).reshape(-1), *to_numpy(model.matrix()).reshape(-1)]:
             secrets += spellings(float(value))
     public = [path for path in desk.layout.published.rglob("*") if path.is_file()]
     artefacts = {str(path): path.read_bytes() for path in public}

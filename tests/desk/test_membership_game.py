@@ -34,6 +34,7 @@ from expunge.noise import Noise, grid_exponent
 from expunge.record import one_digit
 from expunge.request.promise import Series
 from expunge.request.request import Request, nothing_forgotten
+from expunge.runtime import arrays as engine
 from expunge.surrogate import rehearsed_scale
 from expunge.train import train
 from published_files import at_least, digests_of, published, require_same_but_weights, shown, two_desks
@@ -151,7 +152,7 @@ def requests_of(candidate: int) -> tuple[Step, ...]:
         request = ask(model, leaving(candidate, number), surrogate, promise.promise(series))
         measured = measure(request, seed=0)
         past = request.next_past()
-        steps.append(Step(request, measured, (request.weights + measured.step.update).numpy()))
+        steps.append(Step(request, measured, engine.to_numpy(request.weights + measured.step.update)))
     return tuple(steps)
 
 
@@ -180,7 +181,7 @@ def retrained_apart() -> float:
     for others in ([], list(range(2, MODELS + 1))):
         kept = [np.delete(np.arange(len(labels)), [candidate, *others]) for candidate in (0, 1)]
         weights = [train(features[rows], labels[rows], l2=0.05, max_norm=1.0).matrix() for rows in kept]
-        distances.append(float((weights[0] - weights[1]).norm()))
+        distances.append(float(engine.norm(weights[0] - weights[1])))
     return max(distances)
 
 
@@ -202,7 +203,7 @@ def test_statements_and_models_of_many_desks_tell_no_more_than_the_guarantee_all
         candidate = secrets.randbelow(2)
         results = [step.publish() for step in requests_of(candidate)]
         statements.append([shown(result.statement.content) for result in results])
-        won += guess([result.model.matrix().numpy() for result in results]) == candidate
+        won += guess([engine.to_numpy(result.model.matrix()) for result in results]) == candidate
     assert all(each == statements[0] for each in statements), "a field of a statement tells who left"
     bound = at_least(won, WHOLE_GAMES)
     assert bound <= allowed(game_noise())

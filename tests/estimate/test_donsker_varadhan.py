@@ -19,6 +19,7 @@ from expunge.estimate.donsker_varadhan import (
     TwoSamples,
     best_cap,
 )
+from expunge.runtime.arrays import copy, double, equal, to_numpy
 from gaussian_rows import QUICK, family, normal
 
 
@@ -43,14 +44,14 @@ def test_the_direction_is_that_of_nu_relative_to_rho() -> None:
 
 def test_weights_make_one_mixture_of_another() -> None:
     """Half N(-1.5, 1), half N(1.5, 1), weighted 1.8 to 0.2, is the mixture of 90 % and 10 %."""
-    centre = torch.where(torch.arange(2000) % 2 == 0, 1.5, -1.5).double()
+    centre = double(torch.where(torch.arange(2000) % 2 == 0, 1.5, -1.5))
     nu, rho = normal(2000, 2, 1), normal(2000, 2, 2)
     nu[:, 0] += centre
     rho[:, 0] += centre
-    weights = torch.where(centre > 0, 1.8, 0.2).double()
+    weights = double(torch.where(centre > 0, 1.8, 0.2))
     weighted = donsker_varadhan(nu, rho, weights=weights, **QUICK)
     matched = normal(2000, 2, 3)
-    matched[:, 0] += torch.where(torch.arange(2000) % 10 == 0, -1.5, 1.5).double()
+    matched[:, 0] += double(torch.where(torch.arange(2000) % 10 == 0, -1.5, 1.5))
     direct = donsker_varadhan(matched, rho, **QUICK)
     plain = donsker_varadhan(nu, rho, **QUICK)
     tolerance = 4 * math.hypot(weighted.standard_error, direct.standard_error)
@@ -81,7 +82,7 @@ def test_units_do_not_matter_and_huge_features_do_not_overflow() -> None:
     usual = donsker_varadhan(nu, rho, **options)
     for scale in (2.0**900, 2.0**-900):
         assert donsker_varadhan(nu * scale, rho * scale, **options) == usual
-    outlier = nu.clone()
+    outlier = copy(nu)
     outlier[0, 0] = 1e12
     assert math.isfinite(donsker_varadhan(outlier, rho, **options).raw)
     steep = donsker_varadhan(nu, rho, epochs=8, learning_rate=10.0, width=32, batch=50)
@@ -91,7 +92,7 @@ def test_units_do_not_matter_and_huge_features_do_not_overflow() -> None:
 
 def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
     nu, rho = normal(200, 2, 1), normal(200, 2, 2)
-    before, copies = torch.get_rng_state(), (nu.clone(), rho.clone())
+    before, copies = torch.get_rng_state(), (copy(nu), copy(rho))
     calls: list[tuple[int, int | None]] = []
     options = QUICK | {"epochs": 6}
     with torch.no_grad():
@@ -100,9 +101,9 @@ def test_the_seed_decides_and_nothing_of_the_callers_changes() -> None:
         )
     assert first == donsker_varadhan(nu, rho, seed=4, **options)
     assert first != donsker_varadhan(nu, rho, seed=5, **options)
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(nu, copies[0])
-    assert torch.equal(rho, copies[1])
+    assert equal(before, torch.get_rng_state())
+    assert equal(nu, copies[0])
+    assert equal(rho, copies[1])
     assert calls == sorted(calls)
     assert calls[-1][0] <= calls[-1][1] == 30
 
@@ -130,7 +131,7 @@ def test_rows_of_weight_zero_are_no_rows() -> None:
     options = QUICK | {"epochs": 5}
     assert donsker_varadhan(nu, rho, weights=weights, **options) == donsker_varadhan(nu[:200], rho, **options)
     with pytest.raises(DataError, match="rows that count"):
-        donsker_varadhan(nu, rho, weights=(torch.arange(300) < 59).double())
+        donsker_varadhan(nu, rho, weights=double(torch.arange(300) < 59))
 
 
 def with_column(rows: Tensor, value: float) -> Tensor:
@@ -194,8 +195,8 @@ def test_value_and_standard_error_are_the_formulas_of_the_docstring() -> None:
     network.parameters[4].normal_(generator=torch.Generator().manual_seed(1))
     value, square = FittedCritic(coordinates, network, math.inf, 1, 1).value(coordinates.seen(rows))
     seen = coordinates.seen(rows)
-    on_nu, on_rho = network(seen.nu).double().numpy(), np.exp(network(seen.rho).double().numpy())
-    w = rows.weights.numpy()
+    on_nu, on_rho = to_numpy(double(network(seen.nu))), np.exp(to_numpy(double(network(seen.rho))))
+    w = to_numpy(rows.weights)
     mean = (w * on_nu).sum() / w.sum()
     assert value == pytest.approx(mean - math.log(on_rho.mean()))
     nu_part = (w**2 * (on_nu - mean) ** 2).sum() / w.sum() ** 2

@@ -27,6 +27,7 @@ from expunge.estimate.source import (
     sample_source,
 )
 from expunge.heads import Rows, Softmax
+from expunge.runtime.arrays import double, norm, to_numpy
 from expunge.runtime.progress import NO_LIMIT, Budget
 from expunge.train import minimise
 
@@ -94,7 +95,7 @@ def test_a_gaussian_reference_has_the_moments_it_was_given() -> None:
     found = sample_source(request.weights, model.record, request.surrogate, wanted)
     assert found.rows.features.shape == (4000, 4)
     assert bool((found.rows.features[:, 3] == 1.0).all())
-    sampled = found.features.numpy()
+    sampled = to_numpy(found.features)
     scale = np.sqrt(np.diag(covariance))
     assert np.abs((sampled.mean(axis=0) - mean) / scale).max() < 5 / math.sqrt(4000)
     assert np.abs((np.cov(sampled.T) - covariance) / np.outer(scale, scale)).max() < 7 / math.sqrt(4000)
@@ -218,7 +219,7 @@ def test_two_coins_differ_by_their_kl_and_without_time_one_fold_alone_is_judged(
 
 def test_row_weights_count() -> None:
     head, rows = coin(0.8, 4000)
-    even = Rows(rows.features, rows.labels, torch.where(rows.labels == 0, 0.5 / 0.8, 0.5 / 0.2).double())
+    even = Rows(rows.features, rows.labels, double(torch.where(rows.labels == 0, 0.5 / 0.8, 0.5 / 0.2)))
     found = conditional_divergence(head, torch.zeros(2, 1, dtype=torch.float64), even)
     assert abs(found.value) < 2e-3
     assert found.standard_error < 1e-3
@@ -267,7 +268,7 @@ def found_for(samples: Rows, surrogate: Rows, seed: int = 0):
 
 def test_the_value_is_that_of_the_tables_of_all_phi() -> None:
     samples, surrogate = rows_of(50, 1, 0.3), rows_of(70, 2)
-    tables = [reference.change_table(W, U, rows.features.numpy(), "softmax") for rows in (samples, surrogate)]
+    tables = [reference.change_table(W, U, to_numpy(rows.features), "softmax") for rows in (samples, surrogate)]
     difference = np.linalg.norm(tables[0].mean(axis=0) - tables[1].mean(axis=0))
     found = found_for(samples, surrogate)
     assert found.value == pytest.approx(difference, rel=1e-12)
@@ -280,9 +281,11 @@ def test_the_bootstrap_moves_a_mean_as_another_sample_would(weighted: bool) -> N
     if weights is not None:
         weights = weights / weights.mean()
     rows = rows_of(400, 3, weights=weights)
-    drawn = _fluctuations(HEAD, torch.tensor(W), torch.tensor(U), rows, 4000, torch.Generator().manual_seed(0)).numpy()
-    phi = reference.change_table(W, U, rows.features.numpy(), "softmax")
-    each = np.ones(400) if weights is None else weights.numpy()
+    drawn = to_numpy(
+        _fluctuations(HEAD, torch.tensor(W), torch.tensor(U), rows, 4000, torch.Generator().manual_seed(0))
+    )
+    phi = reference.change_table(W, U, to_numpy(rows.features), "softmax")
+    each = np.ones(400) if weights is None else to_numpy(weights)
     centred = each[:, None] * (phi - (each[:, None] * phi).mean(axis=0))
     covariance = centred.T @ centred / 400**2
     sampled = drawn.T @ drawn / len(drawn)
@@ -292,6 +295,6 @@ def test_the_bootstrap_moves_a_mean_as_another_sample_would(weighted: bool) -> N
 def test_the_upper_value_is_above_the_truth_as_often_as_it_says() -> None:
     weights, update = torch.tensor(W), torch.tensor(U)
     large = [HEAD.change_mean(weights, update, rows_of(400_000, seed, shift)) for seed, shift in ((90, 0.1), (91, 0.0))]
-    truth = float((large[0] - large[1]).norm())
+    truth = float(norm(large[0] - large[1]))
     above = sum(found_for(rows_of(200, 2 * k, 0.1), rows_of(300, 2 * k + 1), seed=k).upper >= truth for k in range(100))
     assert above >= 95 - 7

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import norm
 
 from evaluate.reference import binomial_tail
@@ -30,6 +29,7 @@ from expunge.evaluate.audit import (
 )
 from expunge.evaluate.metrics import epsilon_lower
 from expunge.mechanism import certify, judge
+from expunge.runtime.arrays import equal, to_numpy
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
@@ -111,7 +111,7 @@ def test_a_deposit_s_noise_is_not_contradicted_and_half_of_it_is_found() -> None
     noise = judge(task.request, task.measured, insecure=True)[1].noise
     assert noise is not None
     shaped = task.measured.shaped(noise)
-    updated, goal = task.updated.numpy(), task.retrained.numpy()
+    updated, goal = to_numpy(task.updated), to_numpy(task.retrained)
     less = replace(shaped, scale=shaped.scale / 2)
     sides = (noised_runs(weights, less, 2_000, seed=k) for k, weights in enumerate((updated, goal)))
     lower = lower_bound(*(statistics(side, updated, goal, shaped.shape) for side in sides), 1e-2)
@@ -133,12 +133,12 @@ def test_runs_are_the_mechanism_itself_and_batches_its_sampler() -> None:
     task = make_task("tight", 5.0, 1e-2)
     models = unlearned_runs(task.request, task.measured, 3, seed=4)
     for run in range(3):
-        single = certify(task.request, task.measured, insecure_test_seed=4 * 2**32 + run).model.matrix().numpy()
+        single = to_numpy(certify(task.request, task.measured, insecure_test_seed=4 * 2**32 + run).model.matrix())
         assert np.array_equal(models[run], single)
     assert np.array_equal(unlearned_runs(task.request, task.measured, 2, seed=4, first=1), models[1:])
     noise = judge(task.request, task.measured, insecure=True)[1].noise
     assert noise is not None
-    updated, retrained = task.updated.numpy(), task.retrained.numpy()
+    updated, retrained = to_numpy(task.updated), to_numpy(task.retrained)
     batch = noised_runs(updated, noise, 500, seed=1)
     assert np.array_equal(np.ldexp(batch, -noise.grid_exponent), np.rint(np.ldexp(batch, -noise.grid_exponent)))
     single = unlearned_runs(task.request, task.measured, 500, seed=2)
@@ -148,7 +148,7 @@ def test_runs_are_the_mechanism_itself_and_batches_its_sampler() -> None:
 
 def test_the_projection_is_standard_normal_about_the_true_mu() -> None:
     task = make_task("tight", 5.0, 1e-2)
-    updated, retrained = (task.request.weights + task.measured.step.update).numpy(), task.retrained.numpy()
+    updated, retrained = to_numpy(task.request.weights + task.measured.step.update), to_numpy(task.retrained)
     sigma = certify(task.request, task.measured, insecure_test_seed=0).certificate.sigma
     values = (
         statistics(unlearned_runs(task.request, task.measured, 2000, seed=3), updated, retrained)["projection"] / sigma
@@ -177,7 +177,7 @@ def test_what_is_missing_is_named() -> None:
 def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
     task = make_task(name, 1.0, 1e-3)
     shape = None if task.request.deposit is None else task.request.deposit.ellipsoid
-    away = (task.request.weights + task.measured.step.update - task.retrained).numpy()
+    away = to_numpy(task.request.weights + task.measured.step.update - task.retrained)
     true = float(np.linalg.norm(whiten(shape, away[None])))
     total = certify(task.request, task.measured, insecure_test_seed=0).certificate.total
     assert 0 < true <= total
@@ -195,13 +195,13 @@ def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
     labels = np.arange(500) % 3
     features = np.eye(3, 5)[labels] + 0.7 * generator.standard_normal((500, 5))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    surrogate = (task.request.surrogate.features.numpy(), task.request.surrogate.labels.numpy())
+    surrogate = (to_numpy(task.request.surrogate.features), to_numpy(task.request.surrogate.labels))
     rows = (features[30:300], labels[30:300]), (features[:30], labels[:30])
     again = certificate_task(issued, model, digest, *rows, surrogate)
     assert again.request.promise.epsilon == task.request.promise.epsilon
     assert again.request.promise.delta == task.request.promise.delta
     assert again.request.distance == task.request.distance
-    assert torch.equal(again.retrained, task.retrained)
+    assert equal(again.retrained, task.retrained)
     with pytest.raises(ModelError, match="digests"):
         certificate_task(issued, model, "0" * 64, *rows, surrogate)
     with pytest.raises(DataError, match="source of 300"):

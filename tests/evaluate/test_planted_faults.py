@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import expunge.bounds.retained as retained
 import expunge.certificate.derive as certificate
@@ -29,6 +28,7 @@ from expunge.evaluate.audit import Audit, AuditTask, audit, make_task
 from expunge.evidence import Measurement
 from expunge.noise import add_noise, rounded_gaussian, seeded_bytes, to_grid
 from expunge.request.request import Request
+from expunge.runtime.arrays import Array, to_numpy, zeros
 
 RUNS = 2_000
 Patch = pytest.MonkeyPatch
@@ -50,7 +50,7 @@ def with_noise(task: AuditTask, noise: Any) -> AuditTask:
 
 
 def calibrate(monkeypatch: Patch, scale: Callable[[float, float, float], float]) -> None:
-    changed = replace(certificate.BOUNDS["residual"], scale=scale)
+    changed = replace(certificate.BOUNDS["residual"], calibrate=scale)
     monkeypatch.setitem(certificate.BOUNDS, "residual", changed)
 
 
@@ -116,7 +116,11 @@ def one_draw_for_all_weights(monkeypatch: Patch) -> None:
     monkeypatch.setattr(noise_module, "add_noise", same)
 
 
-def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def negative(update: Array) -> Array:
+    return -update
+
+
+def change_update(monkeypatch: Patch, change: Callable[[Array], Array]) -> None:
     """What is handed over is not the update whose bound was measured."""
 
     def changed(step: Any, *rest: Any) -> Measurement:
@@ -126,15 +130,15 @@ def change_update(monkeypatch: Patch, change: Callable[[torch.Tensor], torch.Ten
 
 
 def forgetting_skipped(monkeypatch: Patch) -> None:
-    change_update(monkeypatch, torch.zeros_like)
+    change_update(monkeypatch, zeros)
 
 
 def wrong_sign(monkeypatch: Patch) -> None:
-    change_update(monkeypatch, torch.neg)
+    change_update(monkeypatch, negative)
 
 
 def forget_rows_not_charged(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Request, "forgotten", property(lambda request: torch.zeros_like(request.weights)))
+    monkeypatch.setattr(Request, "forgotten", property(lambda request: zeros(request.weights)))
 
 
 def training_term_dropped(monkeypatch: Patch) -> None:
@@ -222,9 +226,9 @@ def test_a_rung_below_what_is_needed_is_climbed_from(monkeypatch: Patch) -> None
     assert mechanism.certify(ladder.request, ladder.measured).certificate.sigma == usual
 
 
-@pytest.mark.parametrize("change", [torch.zeros_like, torch.neg], ids=["none", "wrong sign"])
+@pytest.mark.parametrize("change", [zeros, negative], ids=["none", "wrong sign"])
 def test_an_update_that_is_wrong_when_it_is_measured_is_charged(
-    change: Callable[[torch.Tensor], torch.Tensor], monkeypatch: Patch
+    change: Callable[[Array], Array], monkeypatch: Patch
 ) -> None:
     """The bound holds for any update: one that the solver got wrong costs noise, and makes no claim false."""
     solved, step = make_task("single-step", 5.0, 1e-2), surrogate_evidence.newton_step
@@ -272,8 +276,8 @@ def test_noise_off_the_grid_is_found_by_its_low_bits() -> None:
     def on_grid(values: np.ndarray) -> bool:
         return bool(np.all(np.ldexp(values, -exponent) == np.rint(np.ldexp(values, -exponent))))
 
-    assert on_grid(issued.model.matrix().numpy())
-    assert not on_grid(task.request.weights.numpy() + np.random.default_rng(0).normal(size=(2, 6)))
+    assert on_grid(to_numpy(issued.model.matrix()))
+    assert not on_grid(to_numpy(task.request.weights) + np.random.default_rng(0).normal(size=(2, 6)))
 
 
 def test_failures_not_taken_from_delta_are_found_by_adding_up(monkeypatch: Patch) -> None:

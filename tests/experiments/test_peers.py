@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression
 
 from experiments import peers
@@ -28,6 +27,7 @@ from expunge.door import ask
 from expunge.errors import BeyondPolicy
 from expunge.mechanism import measure
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import equal, to_numpy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LINES = [
@@ -109,7 +109,7 @@ def test_more_digits_than_float64_has(task: Task) -> None:
     assert set(made.kept) == {made.usual, 1e-3}
     case = made.cases(3, 0)[1e-3]
     W = retrained_precisely(case)
-    X = [[Fraction(float(value)) for value in row] for row in case.rows["retain"].features.numpy()]
+    X = [[Fraction(float(value)) for value in row] for row in to_numpy(case.rows["retain"].features)]
     y = [[Fraction(1 if label == k else -1) for k in range(2)] for label in case.rows["retain"].labels.tolist()]
     l2, n = Fraction(1e-3), len(X)
     matrix = [[sum(row[i] * row[j] for row in X) / n + (l2 if i == j else 0) for j in range(4)] for i in range(4)]
@@ -124,7 +124,7 @@ def test_the_usual_l2_is_that_of_scikit_learn() -> None:
     X, y = of_length(np.random.default_rng(1).standard_normal((60, 3)), 1.0), np.arange(60) % 3
     weights = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(X, y).coef_
     three = task_of(Parts((X, y), (X, y), (X, y), (), 0.0), {"l2": []})
-    np.testing.assert_allclose(three.models[three.usual].matrix().numpy(), weights, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(three.models[three.usual].matrix()), weights, atol=1e-6)
 
 
 def test_usual_lines_have_c_1_and_chosen_ones_the_best_on_validation_rows(task: Task) -> None:
@@ -151,7 +151,7 @@ def test_what_is_measured_once_serves_every_epsilon(task: Task, name: str) -> No
         own = replace(request, promise=replace(request.promise, epsilon=epsilon))
         alone = measure(own, seed=0)
         shared = asked._measured(request, evidence, epsilon)
-        assert torch.equal(shared.step.update, alone.step.update)
+        assert equal(shared.step.update, alone.step.update)
         assert (shared.facts, shared.failures, shared.retained.scale) == (
             alone.facts,
             alone.failures,
@@ -169,7 +169,7 @@ def test_of_a_sequence_the_last_request_is_that_of_requests_made_one_by_one(task
         one = ask(None, (features[row : row + 1], labels[row : row + 1]), None, Promise(1.0, task.delta), deposit=kept)
         measured = measure(one, seed=0)
         kept = measured.retained.deposit
-    assert torch.equal(last.step.update, measured.step.update)
+    assert equal(last.step.update, measured.step.update)
     assert (last.facts, last.retained.scale) == (measured.facts, measured.retained.scale)
     assert kept.numbers.forgotten == 3
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
+
+from expunge.runtime import arrays as engine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script
 
@@ -147,14 +148,14 @@ class Seen:
     def rows(self) -> HeadRows:
         assert self.retained is not None
         features, labels = self.retained
-        return HeadRows(torch.from_numpy(features), torch.from_numpy(labels))
+        return HeadRows(features, labels)
 
     @property
     def matrices(self) -> Iterator[Array]:
         """Every square one that is a sum over rows, features by features or classes and features by the same."""
-        yield self.deposit.gram.mean.numpy()
+        yield engine.to_numpy(self.deposit.gram.mean)
         for blocks in (self.deposit.sums.curvature, *self.deposit.sums.weighted):
-            yield from blocks.values.numpy()
+            yield from engine.to_numpy(blocks.values)
 
     @property
     def moved(self) -> Array:
@@ -163,9 +164,9 @@ class Seen:
         penalty, setting = kept.penalty(kept.sums.count), kept.setting
         if self.retained is not None:
             best = optimum(replace(kept.head, l2=0.0), self.rows, replace(setting, gauges=()), penalty)
-            return (kept.anchor - best).numpy()
+            return engine.to_numpy(kept.anchor - best)
         gradient = setting.centred(kept.sums.gradient + penalty.diagonal(kept.anchor) * kept.anchor)
-        return setting.centred(self.norm.solved(gradient)).numpy()
+        return engine.to_numpy(setting.centred(self.norm.solved(gradient)))
 
     @property
     def norm(self) -> Norm:
@@ -173,7 +174,7 @@ class Seen:
         matrix = setting.penalised(
             setting.stiffened(self.deposit.sums.curvature), self.deposit.penalty(self.deposit.sums.count)
         )
-        return Norm(matrix, torch.linalg.cholesky(matrix.values))
+        return Norm(matrix, np.linalg.cholesky(matrix.values))
 
 
 Attack = Callable[[Seen, Rows], Array | None]
@@ -209,7 +210,7 @@ def by_gradient(seen: Seen, people: Rows) -> Array:
     """At the exact optimum of the source, gradient and l2 w together are the row that left."""
     kept = seen.deposit
     penalty = kept.penalty(kept.sums.count).diagonal(kept.anchor)
-    return cosines(people, foremost((kept.sums.gradient + penalty * kept.anchor).numpy()))
+    return cosines(people, foremost(engine.to_numpy(kept.sums.gradient + penalty * kept.anchor)))
 
 
 def by_eigenvectors(seen: Seen, people: Rows) -> Array:
@@ -233,10 +234,10 @@ def by_rounding(seen: Seen, people: Rows) -> Array:
         told += tiny.sum(axis=0).reshape(-1, width).sum(axis=0)
     third = seen.deposit.sums.third
     if third is not None:
-        sizes = np.sqrt(np.maximum(np.diag(seen.deposit.gram.mean.numpy()), 0.0))
+        sizes = np.sqrt(np.maximum(np.diag(engine.to_numpy(seen.deposit.gram.mean)), 0.0))
         parts = threes(width)
         few = sizes[parts[0]] * sizes[parts[1]] * sizes[parts[2]] * TINY
-        tiny = ((third.numpy() != 0.0) & (np.abs(third.numpy()) < few)).sum(axis=0)
+        tiny = ((engine.to_numpy(third) != 0.0) & (np.abs(engine.to_numpy(third)) < few)).sum(axis=0)
         for part in parts:
             np.add.at(told, part, tiny)
     return supports(people, told)
@@ -252,7 +253,7 @@ def by_errors(seen: Seen, people: Rows) -> Array:
     else:
         of_link = np.sqrt(len(weights)) * (weights.shape[1] + 64)
         each = UNIT_ROUNDOFF * (
-            (count + 64) * CURVATURE_SIZE + of_link * (1.0 + float(weights.norm()) * head.row_bound)
+            (count + 64) * CURVATURE_SIZE + of_link * (1.0 + float(engine.norm(weights)) * head.row_bound)
         )
     total = float(kept.gram.mean.trace()) * left
     if seen.retained is not None:
@@ -266,11 +267,11 @@ def by_errors(seen: Seen, people: Rows) -> Array:
 
 def by_sizes(seen: Seen, people: Rows) -> Array:
     """The longest row by each gauge, and by itself, is known to a factor of two: who would have been that long?"""
-    features = torch.from_numpy(people[0])
+    features = people[0]
     fits = np.zeros(len(features))
     for gauge in seen.deposit.gauges:
-        fits += (gauge.squares(features) > gauge.kappa**2 / 2.0).numpy()
-    return fits + (features.norm(dim=1) > seen.deposit.numbers.row_bound / 2.0).numpy()
+        fits += engine.to_numpy(gauge.squares(features) > gauge.kappa**2 / 2.0)
+    return fits + engine.to_numpy(np.linalg.norm(features, axis=1) > seen.deposit.numbers.row_bound / 2.0)
 
 
 def by_hashes(seen: Seen, people: Rows) -> Array:
@@ -282,7 +283,7 @@ def by_hashes(seen: Seen, people: Rows) -> Array:
 
 def by_published(seen: Seen, people: Rows) -> Array:
     """The published weights, from where they would be without noise."""
-    best = seen.deposit.anchor.numpy() - seen.moved
+    best = engine.to_numpy(seen.deposit.anchor) - seen.moved
     return cosines(people, foremost(seen.model - best))
 
 
@@ -291,9 +292,9 @@ def by_counts(seen: Seen, people: Rows) -> Array | None:
     if seen.retained is None:
         return None
     kept, own = seen.deposit, gram_of(seen.rows)
-    beyond = sum(np.asarray(part) for part in (kept.gram.parts - own.parts).numpy())
+    beyond = sum(np.asarray(part) for part in engine.to_numpy(kept.gram.parts - own.parts))
     classes = np.array(kept.numbers.class_counts) - np.bincount(seen.retained[1], minlength=len(kept.record.classes))
-    more = supports(people, (kept.gram.support - own.support).numpy())
+    more = supports(people, engine.to_numpy(kept.gram.support - own.support))
     return np.einsum("pi,ij,pj->p", people[0], beyond, people[0]) / (people[0] ** 2).sum(axis=1) ** 2 + (
         1e-3 * classes[people[1]] + more
     )
@@ -307,7 +308,7 @@ def by_differences(seen: Seen, people: Rows) -> Array | None:
     own = sums_of(kept.head, kept.anchor, seen.rows, kept.gauges, third=kept.sums.third is not None)
     told = np.zeros(width)
     for one, other in zip((kept.sums.curvature, *kept.sums.weighted), (own.curvature, *own.weighted), strict=True):
-        for mine, theirs in zip(one.values.numpy(), other.values.numpy(), strict=True):
+        for mine, theirs in zip(engine.to_numpy(one.values), engine.to_numpy(other.values), strict=True):
             lengths = np.sqrt(np.maximum(np.diag(theirs), 1e-30))
             apart = np.abs(mine - theirs) / np.outer(lengths, lengths)
             told += np.sqrt((apart**2).mean(axis=0)).reshape(-1, width).sum(axis=0)
@@ -323,22 +324,22 @@ def by_anchor(seen: Seen, people: Rows) -> Array:
 
 def anchor_moves(seen: Seen, people: Rows) -> tuple[Array, Array]:
     """That, and where each of them would have moved it to, in deviations of the noise."""
-    kept, factor = seen.deposit, seen.deposit.shape[0].numpy()
+    kept, factor = seen.deposit, engine.to_numpy(seen.deposit.shape[0])
     plain, norm = replace(kept.head, l2=0.0), seen.norm
     scale, moves = max(kept.numbers.anchor_noise, 1e-12), []
     nowhere = in_no_row(kept)
     for features, label in zip(*people, strict=True):
-        row = HeadRows(torch.from_numpy(features[None]), torch.tensor([int(label)]))
+        row = HeadRows(features[None], np.array([int(label)]))
         shift = kept.setting.centred(-norm.solved(plain.gradient(kept.anchor, row) / kept.sums.count))
-        moves.append(((shift @ nowhere).numpy() @ factor).reshape(-1) / scale)
+        moves.append((engine.to_numpy(shift @ nowhere) @ factor).reshape(-1) / scale)
     made = np.array(moves)
     return made @ (seen.moved @ factor).reshape(-1) / scale - (made**2).sum(axis=1) / 2.0, made
 
 
-def in_no_row(kept: Deposit) -> torch.Tensor:
+def in_no_row(kept: Deposit) -> np.ndarray:
     """What a deposit does to weights, d x d, of features and directions that no row has: the attacker knows it."""
     penalty = kept.penalty(kept.sums.count).diagonal(kept.anchor)[0]
-    return rested(torch.eye(len(penalty), dtype=torch.float64), kept.gram, penalty)[0]
+    return rested(np.eye(len(penalty), dtype=np.float64), kept.gram, penalty)[0]
 
 
 def by_gauge(seen: Seen, people: Rows) -> Array | None:
@@ -347,13 +348,16 @@ def by_gauge(seen: Seen, people: Rows) -> Array | None:
     if not kept.gauges:
         return None
     gauge, width = kept.gauges[0], people[0].shape[1]
-    matrix, square = (gauge.factor @ gauge.factor.T).numpy(), 2.0 ** np.ceil(np.log2(float(kept.gram.mean.trace())))
+    matrix, square = (
+        engine.to_numpy(gauge.factor @ gauge.factor.T),
+        2.0 ** np.ceil(np.log2(float(kept.gram.mean.trace()))),
+    )
     count = kept.numbers.n_rows + kept.numbers.forgotten
 
     def cut(features: Array) -> Array:
         return features * np.sqrt(square) / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), np.sqrt(square))
 
-    moments = kept.gram.mean.numpy() * kept.numbers.n_rows
+    moments = engine.to_numpy(kept.gram.mean) * kept.numbers.n_rows
     if seen.retained is not None:
         moments = cut(seen.retained[0]).T @ cut(seen.retained[0])
     deviation = square / (count * GAUGE_MU)
@@ -369,16 +373,16 @@ def by_gauge(seen: Seen, people: Rows) -> Array | None:
 
 def by_trained(seen: Seen, people: Rows, trained: Array) -> Array:
     """The gradient of what is left at the trained weights, by the deposit's own sums: there it is the row that left."""
-    kept, weights = seen.deposit, torch.from_numpy(trained)
+    kept, weights = seen.deposit, trained
     away, values = weights - kept.anchor, kept.sums.curvature.values
     away[:, kept.gram.unseen] = 0.0
     if kept.sums.curvature.joint:
         bent = (values[0] @ away.reshape(-1)).reshape(away.shape)
     else:
-        bent = torch.einsum("kij,kj->ki", values.expand(len(away), -1, -1), away)
+        bent = (values @ away[..., None])[..., 0]  # one block may serve all classes
     gradient = kept.sums.gradient + bent + kept.penalty(kept.sums.count).diagonal(weights) * weights
     gradient[:, kept.gram.unseen] = 0.0
-    return cosines(people, foremost(gradient.numpy()))
+    return cosines(people, foremost(engine.to_numpy(gradient)))
 
 
 EXACT: dict[str, Attack] = {
@@ -420,9 +424,9 @@ class Round:
         """The model as it was trained, with the person in it and no noise: no part of a deposit, but it was in use."""
         person = self.people[0][self.who : self.who + 1], self.people[1][self.who : self.who + 1]
         source, kept = joined(self.retained, person), self.before
-        rows = HeadRows(torch.from_numpy(source[0]), torch.from_numpy(source[1]))
+        rows = HeadRows(source[0], source[1])
         plain, setting = replace(kept.head, l2=0.0), replace(kept.setting, gauges=())
-        weights: Array = optimum(plain, rows, setting, kept.penalty(len(source[1]))).numpy()
+        weights: Array = engine.to_numpy(optimum(plain, rows, setting, kept.penalty(len(source[1]))))
         return weights
 
     def rank(self, attack: Attack, *, known: bool, earlier: bool = False) -> float:
@@ -448,8 +452,8 @@ def begun(kind: str, seed: int, design: str = "as it is", rows: int | None = Non
         after = remove_rows(before, request.forget, request.membership)
     read = [parse_deposit(each.to_bytes(), Path("deposit")) for each in (before, after)]
     moved = Seen(read[1], np.zeros(0), retained).moved
-    noise = np.random.default_rng([seed, 2]).normal(size=moved.shape) @ np.linalg.inv(after.shape[0].numpy())
-    return Round(who, people, retained, *read, after.anchor.numpy() - moved + after.levels[0] * noise)
+    noise = np.random.default_rng([seed, 2]).normal(size=moved.shape) @ np.linalg.inv(engine.to_numpy(after.shape[0]))
+    return Round(who, people, retained, *read, engine.to_numpy(after.anchor) - moved + after.levels[0] * noise)
 
 
 def main() -> None:

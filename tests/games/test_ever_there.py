@@ -14,7 +14,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from expunge.bounds.calibration import compose
 from expunge.deposit.file import Deposit
@@ -22,6 +21,7 @@ from expunge.deposit.make import optimum
 from expunge.deposit.region import Setting
 from expunge.evaluate.audit import lower_bound, noised_runs
 from expunge.heads import Rows as HeadRows
+from expunge.runtime.arrays import equal, to_numpy
 from games.worlds import (
     DELTA,
     EPSILON,
@@ -48,14 +48,14 @@ def retrained(name: str) -> np.ndarray:
     """The weights of the retained rows alone, to the last digit."""
     kept, (features, labels) = before(name, None), world(name).retained
     setting = Setting(kept.anchor, kept.numbers.row_bound, (), kept.setting.quadratic, False)
-    rows = HeadRows(torch.from_numpy(features), torch.from_numpy(labels))
-    weights: np.ndarray = optimum(kept.head, rows, setting, kept.penalty(len(labels))).numpy()
+    rows = HeadRows(features, labels)
+    weights: np.ndarray = to_numpy(optimum(kept.head, rows, setting, kept.penalty(len(labels))))
     return weights
 
 
 def square(kept: Deposit) -> np.ndarray:
     """The matrix that a deposit's noise takes its shape from."""
-    factor = kept.shape[0].numpy()
+    factor = to_numpy(kept.shape[0])
     matrix: np.ndarray = factor @ factor.T
     return matrix
 
@@ -136,7 +136,7 @@ def test_the_noise_is_that_of_the_retained_rows_to_the_last_bit(name: str) -> No
     alone = before(name, None)
     for who in (THIS, OTHER):
         after = by_policy(name, who).after
-        assert torch.equal(after.shape, alone.shape)
+        assert equal(after.shape, alone.shape)
         assert after.levels == alone.levels
         one, other = after.ellipsoid, alone.ellipsoid
         assert (one.largest, one.least, one.inverse_trace) == (other.largest, other.least, other.inverse_trace)
@@ -181,7 +181,7 @@ def test_weights_with_too_little_noise_are_told(name: str) -> None:
     """Of ridge the weights before noise are the retrained ones but for rounding: there is nothing to be told."""
     leaving = by_policy(name, THIS)
     noise = leaving.noise
-    apart = leaving.after.shape[0].numpy().T @ (leaving.updated - retrained(name)).reshape(-1)
+    apart = to_numpy(leaving.after.shape[0]).T @ (leaving.updated - retrained(name)).reshape(-1)
     quiet = type(noise)(0.2 * float(np.linalg.norm(apart)), -50, noise.shape)
     models, other = (noised_runs(each, quiet, 400, seed=9) for each in (leaving.updated, retrained(name)))
     first, second = (statistics(name, each, leaving.updated) for each in (models, other))
@@ -195,4 +195,4 @@ def test_the_dossier_and_the_deposit_from_before_tell(name: str) -> None:
     assert ".bound.total" in telling
     gone = before(name, THIS).gram.without(before(name, None).gram)
     features = world(name).people[THIS][0]
-    assert gone.mean.numpy() == pytest.approx(features.T @ features / len(features), abs=0.2)
+    assert to_numpy(gone.mean) == pytest.approx(features.T @ features / len(features), abs=0.2)

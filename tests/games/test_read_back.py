@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -163,7 +162,7 @@ def test_what_is_said_of_the_anchor_is_what_its_noise_lets_through(kind: str) ->
     """Of ordinary people, drawn from the source: told when the deposit is made, and found by the attack's own moves."""
     each = begun(kind, 0)
     features, labels = each.retained
-    told = traces_of(each.before, HeadRows(torch.from_numpy(features), torch.from_numpy(labels)))
+    told = traces_of(each.before, HeadRows(features, labels))
     some = np.random.default_rng(5).choice(len(labels), 150, replace=False)
     moves = anchor_moves(Seen(each.before, each.model, None), (features[some], labels[some]))[1]
     apart = np.linalg.norm(moves[:, None] - moves[None], axis=2)

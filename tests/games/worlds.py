@@ -17,6 +17,7 @@ from expunge.model import LinearModel
 from expunge.noise import Noise
 from expunge.request.promise import Promise, Series
 from expunge.request.request import Request
+from expunge.runtime.arrays import to_numpy
 from expunge.train import train
 from expunge.unlearn import deposit
 
@@ -102,7 +103,7 @@ class Leaving:
     @property
     def updated(self) -> np.ndarray:
         """The weights before noise."""
-        weights: np.ndarray = (self.request.weights + self.measured.step.update).numpy()
+        weights: np.ndarray = to_numpy(self.request.weights + self.measured.step.update)
         return weights
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import expunge.heads.tangent as jacobians
 from expunge.heads.tangent import NETWORK_ROUNDOFFS, JacobianRidge, JacobianRows, Tangent
+from expunge.runtime.arrays import equal, norm
 from tangent_problems import examples, network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,8 +64,8 @@ def test_jacobians_are_kept_where_they_are_few_and_the_same_where_not(monkeypatc
     formed = [list(rows.blocks()), list(rows.blocks())]
     assert all(one.features is not two.features for one, two in zip(*formed, strict=True))
     for one, two in zip(kept[0], formed[0], strict=True):
-        assert torch.equal(one.features, two.features)
-        assert torch.equal(one.labels, two.labels)
+        assert equal(one.features, two.features)
+        assert equal(one.labels, two.labels)
 
 
 def test_examples_are_taken_by_number() -> None:
@@ -81,7 +82,7 @@ def test_no_residual_is_above_its_bound_by_hand() -> None:
     assert rows.longest_target == pytest.approx(
         math.sqrt(3.0) + float(rows.examples.offsets.norm(dim=1).max()), rel=1e-8
     )
-    assert head.residual_sup(weights) == float(weights.norm()) * 1.5 + rows.longest_target
+    assert head.residual_sup(weights) == float(norm(weights)) * 1.5 + rows.longest_target
     assert float((rows.predictions(weights) - targets).norm(dim=1).max()) <= head.residual_sup(weights)
 
 
@@ -102,6 +103,6 @@ def test_rounding_covers_another_order_of_summing(seed: int) -> None:
     head, rows = made(30)
     weights, order = some_weights(head, seed), torch.randperm(30, generator=torch.Generator().manual_seed(seed))
     other = JacobianRows(Tangent(network(0), l2=0.0, max_norm=1.5, block=7), rows.examples[order])
-    away = float((head.gradient(weights, rows) - head.gradient(weights, other)).norm())
+    away = float(norm(head.gradient(weights, rows) - head.gradient(weights, other)))
     assert away <= 2.0 * head.rounding(weights, rows)
     assert head.rounding(weights, rows) >= rows.objective.rounding(weights[0], rows.examples)

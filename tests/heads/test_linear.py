@@ -14,6 +14,7 @@ from expunge.errors import OptionError
 from expunge.heads import Curvature, LinearHead, Rows, head_for, linear
 from expunge.heads.linear import Spread
 from expunge.heads.network import NetworkHead
+from expunge.runtime.arrays import double, norm, to_numpy
 from linear_heads import Array, close, example, made, rows_of, unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,7 +81,7 @@ def test_the_fast_forms_used_for_retraining_equal_the_loops(loss: str) -> None:
 def test_evidence_is_summed_in_float64_when_rows_are_kept_in_float32(loss: str) -> None:
     head, W, U, X, y = example(loss, (3, 7, 50))
     small = rows_of(X, y, torch.float32)
-    cast = small.features.double().numpy()
+    cast = to_numpy(double(small.features))
     weights, update = torch.tensor(W), torch.tensor(U)
     assert head.gradient(weights, small).dtype == torch.float64
     assert head.change_mean(weights, update, small).dtype == torch.float64
@@ -141,8 +142,8 @@ def test_the_change_supremum_uses_the_spectral_norm() -> None:
 
 def rounding_error(head: LinearHead, W: Array, X: Array, y: Array, dtype: torch.dtype = torch.float64) -> float:
     rows = rows_of(X, y, dtype)
-    exact = reference.exact_gradient(W, rows.features.double().numpy(), y, head.l2, head.name)
-    return float(np.sqrt(((head.gradient(torch.tensor(W), rows).numpy() - exact) ** 2).sum()))
+    exact = reference.exact_gradient(W, to_numpy(double(rows.features)), y, head.l2, head.name)
+    return float(np.sqrt(((to_numpy(head.gradient(torch.tensor(W), rows)) - exact) ** 2).sum()))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -262,7 +263,7 @@ def test_the_dense_matrix_is_the_same_as_it_is_formed_on_a_gpu(monkeypatch: pyte
             patch.setattr("expunge.heads.linear.few_at_a_time", lambda _: False)
             large = Curvature(head, torch.tensor(W), rows).dense()
         torch.testing.assert_close(large, small, rtol=1e-12, atol=1e-14)
-        assert float(small.norm()) > 0.0
+        assert float(norm(small)) > 0.0
 
 
 def table(loss: str, weighted: bool, n: int = 37) -> tuple[Spread, np.ndarray, np.ndarray, np.ndarray]:
@@ -285,7 +286,7 @@ def test_mean_and_sums_are_those_of_the_table(loss: str, weighted: bool, monkeyp
     spread, phi, weights, X = table(loss, weighted)
     mean = (weights[:, None] * phi).mean(axis=0)
     squares = ((phi - mean) ** 2).sum(axis=1)
-    np.testing.assert_allclose(spread.mean[:3].numpy().reshape(-1), mean, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(to_numpy(spread.mean[:3]).reshape(-1), mean, rtol=1e-12, atol=1e-15)
     sums = spread.sums()
     for found, expected in (
         (sums.trace, (weights * squares).mean()),
@@ -308,7 +309,7 @@ def test_products_are_those_of_the_covariance_formed(loss: str, fourth: bool, po
     factors = weights**power * ((centred**2).sum(axis=1) if fourth else 1.0)
     covariance = (factors[:, None] * centred).T @ centred / len(phi)
     direction = np.random.default_rng(1).normal(size=(3, 4))
-    found = spread.covariance_product(torch.tensor(direction), power, fourth).numpy()
+    found = to_numpy(spread.covariance_product(torch.tensor(direction), power, fourth))
     np.testing.assert_allclose(found.reshape(-1), covariance @ direction.reshape(-1), rtol=1e-10, atol=1e-14)
 
 

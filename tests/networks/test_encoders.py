@@ -20,13 +20,14 @@ from expunge.cli import main
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Normalisation, embed, load_encoder, module_encoder
 from expunge.rows.arrays import EncoderInputs
+from expunge.runtime.arrays import double, put, to_numpy
 
 
 def test_preparation_changes_features_and_digest() -> None:
     given, encoder = examples(), module_encoder(Trunk(net()))
     found = embed(given, encoder, preparation=Normalisation((0.5,), (0.25,)))
     image = (torch.from_numpy(given.inputs).float() / 255 - 0.5) / 0.25
-    np.testing.assert_allclose(found.features, Trunk(net())(image).detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(found.features, to_numpy(Trunk(net())(image).detach()), atol=1e-5)
     assert found.encoder != encoder.digest
     with pytest.raises(DataError, match="channels"):
         embed(given, encoder, preparation=Normalisation((0.5,) * 3, (0.25,) * 3))
@@ -73,10 +74,14 @@ def test_embed_train_unlearn_and_put_back(tmp_path: Path, end: str) -> None:
     head, _ = read_model(tmp_path / "result" / "model.safetensors")
     whole = with_head(net(), head)
     image = torch.from_numpy(given["surrogate"].inputs).float() / 255
-    rows = torch.from_numpy(read_data(tmp_path / f"surrogate{end}").features.copy()).double()
+    rows = double(torch.from_numpy(read_data(tmp_path / f"surrogate{end}").features.copy()))
     rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
     torch.testing.assert_close(
-        whole(image).double(), rows @ head.weight.T + head.bias, atol=1e-6, rtol=1e-6, check_dtype=False
+        double(whole(image)),
+        rows @ put(head.weight, rows).T + put(head.bias, rows),
+        atol=1e-6,
+        rtol=1e-6,
+        check_dtype=False,
     )
     other = tmp_path / f"other{end}"
     encoder = ("--encoder", f"{__name__}:net", "--head", "fc", "--mean", "0.5", "--std", "0.5")
@@ -97,7 +102,7 @@ def test_every_kind_of_encoder_gives_the_same_features() -> None:
     for encoder in kinds:
         for batch in (7, 256):
             found = embed(given, encoder, batch=batch)
-            np.testing.assert_allclose(found.features, wanted(given).numpy(), atol=1e-6)
+            np.testing.assert_allclose(found.features, to_numpy(wanted(given)), atol=1e-6)
             np.testing.assert_array_equal(found.labels, given.labels)
             assert found.encoder == encoder.digest
 
@@ -161,7 +166,7 @@ def test_a_module_with_weights_from_safetensors_is_the_trained_one(tmp_path: Pat
     path = tmp_path / "net.safetensors"
     save_file(net().state_dict(), path)
     given, encoder = examples(), load_encoder(f"{__name__}:untrained", weights=path, head="fc")
-    np.testing.assert_allclose(embed(given, encoder).features, wanted(given).numpy(), atol=1e-6)
+    np.testing.assert_allclose(embed(given, encoder).features, to_numpy(wanted(given)), atol=1e-6)
     assert encoder.digest == load_encoder(f"{__name__}:net", head="fc").digest
     assert encoder.digest != load_encoder(f"{__name__}:untrained", head="fc").digest
 

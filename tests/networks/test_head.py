@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from expunge import DataError, ModelError, train, unlearn
 from expunge.networks import module_digest, split_head, with_head
+from expunge.runtime.arrays import copy, double, equal, put, to_numpy
 from small_networks import Small, images
 
 # A model taken apart and put together says what it said before; what cannot be taken apart is refused.
@@ -43,21 +44,21 @@ def test_features_and_head_give_what_the_model_gives(small: Small) -> None:
 def test_the_unlearned_head_put_back_predicts_what_the_head_predicts(small: Small, store: str) -> None:
     split = split_head(small)
     labels = np.arange(200) % 3
-    source = split.features(images(200)).numpy()
+    source = to_numpy(split.features(images(200)))
     model = train(source, labels, l2=0.5, max_norm=1.5, bias=True, store=store, force=True)
     assert (np.linalg.norm(source, axis=1) > 1.5).any(), "some rows must be scaled for this test to mean anything"
     forgotten = unlearn(
         model, (source[:2], labels[:2]), (source, labels), epsilon=50, delta=1e-3, distance="same", force=True
     )
-    before = {name: tensor.clone() for name, tensor in small.state_dict().items()}
+    before = {name: copy(tensor) for name, tensor in small.state_dict().items()}
     whole = with_head(small, forgotten.model)
     fresh = images(40, seed=1)
-    rows = split.features(fresh).double()
+    rows = double(split.features(fresh))
     rows = rows * (1.5 / rows.norm(dim=1, keepdim=True).clamp(min=1.5))
-    wanted = rows @ forgotten.model.weight.double().T + forgotten.model.bias.double()
-    torch.testing.assert_close(whole(fresh).double(), wanted, atol=1e-6, rtol=1e-6)
-    np.testing.assert_array_equal(whole(fresh).argmax(1).numpy(), forgotten.model.predict(split.features(fresh)))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in small.state_dict().items())
+    wanted = rows @ put(forgotten.model.weight, rows, "float64").T + put(forgotten.model.bias, rows, "float64")
+    torch.testing.assert_close(double(whole(fresh)), wanted, atol=1e-6, rtol=1e-6)
+    np.testing.assert_array_equal(to_numpy(whole(fresh).argmax(1)), forgotten.model.predict(split.features(fresh)))
+    assert all(equal(tensor, before[name]) for name, tensor in small.state_dict().items())
     assert split_head(whole).digest == split.digest, "the encoder is the same one"
 
 
@@ -139,7 +140,7 @@ def test_features_that_change_from_run_to_run_or_with_the_batch(kind: type[nn.Mo
 
 def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(small: Small) -> None:
     split = split_head(small)
-    source, labels = split.features(images(60)).numpy(), np.arange(60) % 3
+    source, labels = to_numpy(split.features(images(60))), np.arange(60) % 3
     bounded = with_head(small, train(source, labels, l2=0.5, max_norm=1.5, bias=True, force=True))
     state = bounded.state_dict()
     with pytest.raises(RuntimeError, match=r"Unexpected key.*fc\.max_norm"):
@@ -149,19 +150,19 @@ def test_a_state_dict_of_a_bounded_head_does_not_load_where_nothing_would_scale(
     fresh = images(20, seed=1)
     torch.testing.assert_close(other(fresh), bounded(fresh))
     assert "max_norm=1.5" in repr(other)
-    torch.testing.assert_close(bounded.double()(fresh.double()).float(), bounded.float()(fresh), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(bounded.double()(double(fresh)).float(), bounded.float()(fresh), atol=1e-4, rtol=1e-4)
 
 
 def test_a_head_of_one_weight_vector_names_both_classes_in_a_layer_of_two(small: Small) -> None:
     """Of one output the largest is always the first: every row would be of the first class."""
     small.fc = nn.Linear(small.fc.in_features, 2)
     split = split_head(small)
-    source, labels = split.features(images(90)).numpy(), np.arange(90) % 2
+    source, labels = to_numpy(split.features(images(90))), np.arange(90) % 2
     model = train(source, labels, l2=0.01, max_norm=9.0, bias=True, loss="logistic")
     fresh, rows = images(40, seed=1), split.features(images(40, seed=1))
     outputs = with_head(small, model)(fresh)
-    np.testing.assert_array_equal(outputs.argmax(1).numpy(), model.predict(rows))
-    np.testing.assert_allclose(outputs.softmax(1).detach().numpy(), model.predict_proba(rows), atol=1e-6)
+    np.testing.assert_array_equal(to_numpy(outputs.argmax(1)), model.predict(rows))
+    np.testing.assert_allclose(to_numpy(outputs.softmax(1).detach()), model.predict_proba(rows), atol=1e-6)
 
 
 # Which encoder made these features.

@@ -17,6 +17,7 @@ from expunge.certificate.wording import ENCODERS
 from expunge.networks import split_head, with_head
 from expunge.networks.encoders import Normalisation, embed, load_encoder
 from expunge.rows.arrays import EncoderInputs
+from expunge.runtime.arrays import double, put, to_numpy
 from notebooks import FOLDER, run
 
 # Real encoders and classifiers of other libraries, where those are installed (`make libraries`).
@@ -66,7 +67,7 @@ def test_an_onnx_encoder_gives_the_module_s_features(beside: bool, tmp_path: Pat
     encoder = load_encoder(str(export(tmp_path / "encoder.onnx", beside=beside)))
     found = embed(some(), encoder, batch=7)
     with torch.no_grad():
-        wanted = Small()(torch.from_numpy(some().inputs)).numpy()
+        wanted = to_numpy(Small()(torch.from_numpy(some().inputs)))
     np.testing.assert_allclose(found.features, wanted, atol=1e-5)
 
 
@@ -90,20 +91,22 @@ def forgotten_head(module: nn.Module, head: str, inputs: Any, count: int) -> tup
     split = split_head(module, head)
     features = split.features(inputs, batch=16)
     labels = np.arange(count) % split.head.weight.shape[0]
-    model = train(features.numpy(), labels, l2=0.5, max_norm=1.0, bias=True, force=True)
+    model = train(to_numpy(features), labels, l2=0.5, max_norm=1.0, bias=True, force=True)
     made = unlearn(
         model,
-        (features[:1].numpy(), labels[:1]),
-        (features.numpy(), labels),
+        (to_numpy(features[:1]), labels[:1]),
+        (to_numpy(features), labels),
         epsilon=50,
         delta=1e-3,
         distance="same",
         force=True,
     )
-    rows = features.double()
+    rows = double(features)
     rows = rows * (1.0 / rows.norm(dim=1, keepdim=True).clamp(min=1.0))
     assert made.model.bias is not None
-    return with_head(module, made.model, head), rows @ made.model.weight.double().T + made.model.bias.double()
+    return with_head(module, made.model, head), rows @ put(made.model.weight, rows, "float64").T + put(
+        made.model.bias, rows, "float64"
+    )
 
 
 @needs("torchvision")
@@ -117,7 +120,7 @@ def test_a_torchvision_classifier_is_taken_apart_and_put_together(name: str, hea
     whole, wanted = forgotten_head(module, head, inputs, len(inputs))
     with torch.no_grad():
         found = torch.cat([whole(inputs[start : start + 16]) for start in range(0, len(inputs), 16)])
-    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(double(found), wanted, atol=1e-6, rtol=1e-6)
 
 
 @needs("transformers")
@@ -148,7 +151,7 @@ def test_a_hugging_face_classifier_is_taken_apart_and_put_together() -> None:
                     for start in range(0, 120, 16)
                 ]
             )
-    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(double(found), wanted, atol=1e-6, rtol=1e-6)
 
 
 @needs("onnxruntime")
@@ -186,5 +189,5 @@ def test_ten_documents_leave_and_the_classifier_put_together_predicts_as_its_hea
     assert ENCODERS["no"] in result.statement.content["limits"]
     majority = max(np.mean(names["later_labels"] == topic) for topic in names["TOPICS"])
     assert np.mean(names["found"] == names["later_labels"]) > majority + 0.3
-    assert not np.array_equal(names["after"].classifier.weight.numpy(force=True), result.deposit.model.weight.numpy())
+    assert not np.array_equal(names["after"].classifier.weight.numpy(force=True), to_numpy(result.deposit.model.weight))
     assert all("error" not in output["output_type"] for cell in book["cells"] for output in cell.get("outputs", []))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 
@@ -154,7 +155,7 @@ def test_what_an_estimate_needs(digits: dict[str, Any]) -> None:
 
 def test_nothing_said_is_float64_on_the_cpu_in_one_process() -> None:
     plain = Execution()
-    assert (plain.rows_dtype, plain.place, plain.group.size) == (torch.float64, torch.device("cpu"), 1)
+    assert (plain.rows_dtype, plain.place, plain.group.size) == (np.dtype("float64"), "cpu", 1)
     assert {name: Execution(dtype=name).rows_dtype for name in DTYPES} == {
         name: engine_dtype(name, "cpu") for name in DTYPES
     }

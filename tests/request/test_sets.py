@@ -30,6 +30,7 @@ from expunge.model import LinearModel
 from expunge.record import TrainingRecord
 from expunge.request.sets import column_notes, refuse_squashed, survey, survey_notes, weighted_rows
 from expunge.rows import EncodedRows
+from expunge.runtime.arrays import to_numpy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,7 +74,7 @@ def test_rows_of_classes_that_do_not_count_are_left_out_and_noted() -> None:
         "class_counts": (300, 300, 0),
     }
     forget = gone[y[gone] < 2]
-    request = asked(model.weight.numpy(), (X[forget], y[forget]), S, **bare, **options)
+    request = asked(to_numpy(model.weight), (X[forget], y[forget]), S, **bare, **options)
     assert len(request.surrogate) == int((S[1] < 2).sum())
     assert any("classes of which nothing is retained were left out" in note for note in request.notes)
 

@@ -18,6 +18,7 @@ from safetensors.torch import save as torch_bytes
 
 from expunge.errors import ExpungeError, FileError
 from expunge.rows.arrays import read_npz
+from expunge.runtime.arrays import double, to_numpy
 from table_files import as_csv, as_parquet, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,7 +82,7 @@ def test_a_file_of_one_kind_under_the_name_of_another_is_refused(kind: str, tmp_
 def test_safetensors_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
     values = torch.tensor([[1.5, -2.0], [0.0, 300.0]]).abs().to(dtype)
     found = read(tmp_path, torch_bytes({"X": values, "y": torch.tensor([0, 1])}), "safetensors")
-    assert np.array_equal(found.features.astype(np.float64), values.double().numpy())
+    assert np.array_equal(found.features.astype(np.float64), to_numpy(double(values)))
 
 
 # Sizes are checked before anything is allocated -----------------------------------------------------------------

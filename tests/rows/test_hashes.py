@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from expunge.errors import DataError, OptionError
 from expunge.rows.hashes import HASH_BYTES, PRECISIONS, RowHashes, hash_rows, match_hashes
+from expunge.runtime.arrays import double
 
 KEY = bytes(range(32))
 ROWS = settings(max_examples=200, derandomize=True, deadline=None)
@@ -76,7 +77,7 @@ def test_a_copy_is_recognised_at_its_precision(values: list[float]) -> None:
     read = np.array([[float(value) for value in written.getvalue().split()]])
     in_python = np.array([[round(value, 6) for value in table(values)[0].tolist()]])
     assert "float32" in agreeing(original, hash_rows(KEY, narrowed, [1]))
-    assert "float32" in agreeing(original, hash_rows(KEY, torch.from_numpy(narrowed).double(), [1.0]))
+    assert "float32" in agreeing(original, hash_rows(KEY, double(torch.from_numpy(narrowed)), [1.0]))
     for copy in (read, in_python):
         if np.abs(copy).max() < 2**31:  # beyond, float64 itself has hardly more than six decimals
             assert "six decimals" in agreeing(original, hash_rows(KEY, copy, [1]))

@@ -19,6 +19,7 @@ from expunge.heads import Rows
 from expunge.rows import bound_rows, open_data, stream
 from expunge.rows.files import EncodedRows
 from expunge.rows.streams import Form, Share, Stream, StreamedRows, load
+from expunge.runtime.arrays import double, equal, to_numpy
 from expunge.runtime.group import Group
 from expunge.runtime.memory import Memory
 from stream_sources import (
@@ -95,8 +96,8 @@ def test_streamed_rows_are_made_ready_as_those_in_memory(
     rows = StreamedRows(safetensors(tmp_path), form(dtype, bias=bias), memory)
     for _ in range(3):
         found = gathered(rows)
-        assert torch.equal(found.features, wanted.features)
-        assert torch.equal(found.labels, wanted.labels)
+        assert equal(found.features, wanted.features)
+        assert equal(found.labels, wanted.labels)
     assert (len(rows), rows.n_scaled, rows.n_features) == (ROWS, wanted.n_scaled, WIDTH + bias)
     assert 0 < wanted.n_scaled < ROWS
 
@@ -104,15 +105,15 @@ def test_streamed_rows_are_made_ready_as_those_in_memory(
 def test_rows_of_classes_are_weighted_and_others_left_out(tmp_path: Path) -> None:
     rows = StreamedRows(npy(tmp_path), form(), NOTHING)
     gathered(rows)
-    counts = torch.bincount(torch.from_numpy(Y)).double()
+    counts = double(torch.bincount(torch.from_numpy(Y)))
     counts[1] = 0
     shares = torch.tensor([0.5, 0.0, 1.5], dtype=torch.float64)
-    wanted = Rows(torch.from_numpy(X).double(), torch.from_numpy(Y)).of_classes(shares, counts)
+    wanted = Rows(double(torch.from_numpy(X)), torch.from_numpy(Y)).of_classes(shares, counts)
     found = rows.of_classes(shares, counts)
     assert gathered(found).labels.tolist() == wanted.labels.tolist()
     weights = torch.cat([block.weights for block in found.blocks() if block.weights is not None])
     assert wanted.weights is not None
-    assert torch.equal(weights, wanted.weights)
+    assert equal(weights, wanted.weights)
     assert len(found) == len(wanted)
     assert found.largest_weight == wanted.largest_weight
     assert found.effective == pytest.approx(wanted.effective, rel=1e-12)
@@ -186,8 +187,8 @@ def test_a_caller_may_give_every_block_in_the_same_memory(kind: Callable[[Any], 
             yield kind(features), kind(labels)
 
     found = gathered(StreamedRows(stream(blocks), form(max_norm=100.0), PLENTY))
-    assert np.array_equal(found.features.numpy(), X)
-    assert np.array_equal(found.labels.numpy(), Y)
+    assert np.array_equal(to_numpy(found.features), X)
+    assert np.array_equal(to_numpy(found.labels), Y)
 
 
 @dataclass(frozen=True)

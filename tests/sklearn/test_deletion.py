@@ -27,6 +27,7 @@ from expunge.deposit.forecast import GROUPS
 from expunge.deposit.region import smallest_region
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
+from expunge.runtime.arrays import norm, to_numpy
 from expunge.runtime.values import LARGEST
 from expunge.sklearn import ExactPreparation, NotAtOptimum, coarsen, deposit, unlearn
 from expunge.sklearn.deletion import make
@@ -163,7 +164,7 @@ def test_a_model_that_had_not_converged_is_moved_to_its_own_optimum_and_that_is_
     with pytest.warns(NotAtOptimum, match="% of the source's rows another class"):
         made = make(rough, features, labels, seed=1)
     smooth = LogisticRegression(C=1.0 / (0.01 * len(labels)), tol=1e-10, max_iter=10_000).fit(features, labels)
-    found = with_weights(rough, made.optimum.numpy())
+    found = with_weights(rough, to_numpy(made.optimum))
     np.testing.assert_allclose(found.coef_, smooth.coef_, atol=1e-5)
     np.testing.assert_allclose(found.intercept_, smooth.intercept_, atol=1e-5)
 
@@ -238,7 +239,7 @@ def test_balanced_weights_are_warned_of_and_coarse_ones_do_not_tell_the_class_of
             assert step is not None
             means.append(kept.anchor + step.update)
         assert kept is not None
-        apart[coarse] = float(((means[0] - means[1]) @ kept.shape[0]).norm()) / kept.levels[0]
+        apart[coarse] = float(norm((means[0] - means[1]) @ kept.shape[0])) / kept.levels[0]
     assert apart[False] > 1.0, "deviations of the smallest noise"
     assert apart[True] < 0.1
     with pytest.warns(ExactPreparation, match="class_weight was learnt with the forgotten rows"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from expunge.runtime.arrays import double, equal, to_numpy
 from expunge.solve.linear import (
     EIGENVALUE_SLACK,
     SAMPLING_SLACK,
@@ -28,7 +29,7 @@ def test_a_zero_right_hand_side_has_the_zero_solution() -> None:
     zero = torch.zeros(3, 5, dtype=torch.float64)
     for dense in (True, False):
         solved = solve_linear(operator, zero, Manner(dense, torch.float64, 1e-10), 1e-10)
-        assert torch.equal(solved.solution, zero)
+        assert equal(solved.solution, zero)
         assert solved.relative_residual == 0.0
 
 
@@ -39,10 +40,10 @@ def test_a_shifted_solution_reports_the_residual_of_the_matrix_as_it_is(dense: b
     operator = example.problem().jacobian(torch.zeros(2, 200, dtype=torch.float64), 0.0, None)
     right = torch.tensor(example.m * example.forget_gradient())
     solved = solve_linear(operator, right, Manner(dense, torch.float64, 1e-10), 1e-10)
-    left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.numpy().reshape(-1)
+    left = to_numpy(right).reshape(-1) - example.jacobian() @ to_numpy(solved.solution).reshape(-1)
     assert not solved.positive_definite
     assert solved.damping > 0
-    assert solved.relative_residual == pytest.approx(np.linalg.norm(left) / np.linalg.norm(right.numpy()), rel=1e-8)
+    assert solved.relative_residual == pytest.approx(np.linalg.norm(left) / np.linalg.norm(to_numpy(right)), rel=1e-8)
     assert solved.relative_residual > 1e-6
 
 
@@ -54,7 +55,7 @@ def test_conjugate_gradients_and_cholesky_agree(loss: str, seed: int) -> None:
     right = torch.tensor(np.random.default_rng(seed).normal(size=(4, 7)))
     direct = solve_linear(operator, right, Manner(True, torch.float64, 1e-12), 1e-12)
     iterated = solve_linear(operator, right, Manner(False, torch.float64, 1e-12), 1e-12)
-    exact = np.linalg.solve(example.jacobian(), right.numpy().reshape(-1)).reshape(4, 7)
+    exact = np.linalg.solve(example.jacobian(), to_numpy(right).reshape(-1)).reshape(4, 7)
     assert (direct.method, iterated.method) == ("cholesky", "conjugate gradients")
     assert np.allclose(direct.solution, exact, rtol=1e-8, atol=1e-11)
     assert np.allclose(iterated.solution, exact, rtol=1e-8, atol=1e-11)
@@ -70,8 +71,8 @@ def test_a_solver_s_residual_is_recomputed_and_true(tolerance: float, working: t
     operator = problem.jacobian(torch.zeros(4, 9, dtype=torch.float64), 0.0, None)
     right = torch.tensor(example.m * example.forget_gradient())
     for solved in (solve_conjugate(operator, right, tolerance, working), solve_dense(operator, right)):
-        left = right.numpy().reshape(-1) - example.jacobian() @ solved.solution.double().numpy().reshape(-1)
-        true = np.linalg.norm(left) / np.linalg.norm(right.numpy())
+        left = to_numpy(right).reshape(-1) - example.jacobian() @ to_numpy(double(solved.solution)).reshape(-1)
+        true = np.linalg.norm(left) / np.linalg.norm(to_numpy(right))
         assert solved.positive_definite
         assert solved.relative_residual == pytest.approx(
             true, rel=1e-3, abs=1e-12 if working == torch.float64 else 1e-4

@@ -8,6 +8,7 @@ import torch
 
 import reference
 from expunge.heads import Curvature, LinearHead, Rows, head_for
+from expunge.runtime.arrays import norm, to_numpy
 from expunge.solve import linear
 from expunge.solve.linear import KroneckerPreconditioner, solve_conjugate, too_wide
 from expunge.train import minimise
@@ -47,7 +48,7 @@ def test_symmetric_and_positive_definite(loss: str, scale: float) -> None:
     rows = Rows(rows.features * scale, rows.labels)
     chosen = KroneckerPreconditioner(Curvature(head, weights / scale, rows), 3.0)
     basis = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4)
-    matrix = np.stack([chosen.solve(each).numpy().reshape(-1) for each in basis], axis=1)
+    matrix = np.stack([to_numpy(chosen.solve(each)).reshape(-1) for each in basis], axis=1)
     assert np.allclose(matrix, matrix.T, atol=1e-9 * np.abs(matrix).max())
     # where squares overflow it is a multiple of the identity, which is of no help and no harm
     assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-12 * np.abs(matrix).max()
@@ -57,7 +58,7 @@ def test_symmetric_and_positive_definite(loss: str, scale: float) -> None:
 def test_the_solution_does_not_depend_on_it(loss: str) -> None:
     head, weights, rows = problem(loss, 4, 12, 300, 1e-3)
     right = torch.tensor(np.random.default_rng(2).normal(size=(4, 12)))
-    dense = reference.hessian(weights.numpy(), rows.features.numpy(), head.l2, loss)
+    dense = reference.hessian(to_numpy(weights), to_numpy(rows.features), head.l2, loss)
     for chosen in (None, KroneckerPreconditioner(Curvature(head, weights, rows), 1.0)):
         solved = solve_conjugate(preconditioned(head, weights, rows, chosen), right, 1e-12, torch.float64)
         assert np.allclose(solved.solution.reshape(-1), np.linalg.solve(dense, right.reshape(-1)), rtol=1e-8, atol=1e-8)
@@ -87,7 +88,7 @@ def test_a_table_far_wider_than_long_is_solved_without_one(monkeypatch: pytest.M
     with monkeypatch.context() as watched:
         watched.setattr(Curvature, "feature_factor", lambda *_: pytest.fail("a d x d matrix"))
         found = minimise(head, rows)
-    assert float(head.gradient(found, rows).norm()) < 1e-10
+    assert float(norm(head.gradient(found, rows))) < 1e-10
     # the optimum lies in the span of the rows: found there by the same loss on 30 coordinates
     basis = torch.linalg.qr(X.T).Q
     narrow = head_for("softmax", l2=0.05, n_classes=2, n_features=30, row_bound=1.0)

@@ -20,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
 from scipy.stats import binom  # noqa: E402
+from threadpoolctl import threadpool_limits  # noqa: E402
 
 from beside_problems import FAMILIES, Problem, random_problem  # noqa: E402
 from expunge.bounds.deposit import surrogate_terms  # noqa: E402
@@ -100,7 +100,7 @@ def most(count: int, failure: float = FAILURE) -> int:
 
 
 def _work(job: tuple[str, int, int]) -> list[Outcome]:
-    torch.set_num_threads(1)
+    threadpool_limits(1)
     family, first, last = job
     made = (outcome_of(family, seed) for seed in range(first, last))
     return [outcome for outcome in made if outcome is not None]

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from expunge.runtime.arrays import norm, to_numpy
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+from threadpoolctl import threadpool_limits  # noqa: E402
 
 from deposit_problems import LOSSES, Problem, anchored, noised  # noqa: E402
 from expunge.bounds.deposit import EXACT, deposit_bound  # noqa: E402
@@ -113,12 +114,12 @@ def few(problem: Problem, rng: np.random.Generator) -> int:
 
 
 def judged(
-    family: str, seed: int, problem: Problem, kept: Array, result: Solution | None, anchor: Tensor, shape: Tensor
+    family: str, seed: int, problem: Problem, kept: Array, result: Solution | None, anchor: Array, shape: Array
 ) -> Outcome:
     """How far the retrained weights are from the anchor with its update, by this shape."""
     if result is None:
         return Outcome(family, seed, problem.loss, None, np.inf, np.nan, np.nan)
-    v = (anchor + result.update).numpy()
+    v = to_numpy(anchor + result.update)
     W, uncertain = problem.retrained(kept, v, shape)
     radius = deposit_bound(result.facts).radius
     truth, ratio = problem.length(W - v, shape), result.facts.shape_ratio
@@ -138,7 +139,7 @@ def one_deletion(
 
 
 def made(
-    problem: Problem, sums: Sums, n_kept: int, shape: Tensor, spoilt: float, rng: np.random.Generator
+    problem: Problem, sums: Sums, n_kept: int, shape: Array, spoilt: float, rng: np.random.Generator
 ) -> Solution | None:
     """The region of the step, or of another update than the step."""
     given = RetainedProblem(problem.setting, sums, problem.penalty(n_kept), shape)
@@ -147,8 +148,8 @@ def made(
     if not given.solvable:
         return None
     update = given.linear_step
-    noise = problem.setting.centred(torch.from_numpy(rng.normal(size=tuple(update.shape))))
-    update = update + spoilt * (update.norm() / noise.norm()) * noise
+    noise = problem.setting.centred(rng.normal(size=update.shape))
+    update = update + spoilt * (norm(update) / norm(noise)) * noise
     found = Routes(given, update, given.left(update)).solutions()
     return min(found, key=lambda each: each.facts.size, default=None)
 
@@ -165,7 +166,7 @@ def deposit_of(problem: Problem, seed: int) -> Deposit:
         problem.n, tuple(range(problem.classes)), counts, problem.l2, problem.loss, longest, True, 0.0,
         free_bias=True if problem.free else None, fixed_c=fixed, noised=True,
     )  # fmt: skip
-    model = from_matrix(torch.from_numpy(problem.anchor), bias=True, dtype=torch.float64).with_record(record)
+    model = from_matrix(problem.anchor, bias=True, dtype=np.float64).with_record(record)
     key = np.random.default_rng(seed).bytes(KEY_BYTES)
     sums = replace(problem.sums, gram=gram_of(problem.rows(slice(None))))
     numbers = Numbers(
@@ -192,7 +193,7 @@ def leave(problem: Problem, deposit: Deposit, which: Array, kind: str) -> Deposi
     ready = np.column_stack([copy, np.ones(len(copy))])
     lengths = np.linalg.norm(copy, axis=1)
     ready[:, :-1] *= np.minimum(1.0, deposit.record.max_norm / np.maximum(lengths, 1e-300))[:, None]
-    rows = Rows(torch.from_numpy(ready), torch.from_numpy(problem.y[which]))
+    rows = Rows(ready, problem.y[which])
     try:
         return remove_rows(deposit, rows, membership)
     except DataError:
@@ -293,7 +294,7 @@ def outcomes_of(family: Family, seed: int) -> list[Outcome]:
 
 
 def _work(job: tuple[int, int, int]) -> list[Outcome]:
-    torch.set_num_threads(1)
+    threadpool_limits(1)
     index, first, last = job
     return [found_here for seed in range(first, last) for found_here in outcomes_of(FAMILIES[index], seed)]
 

@@ -15,6 +15,7 @@ from expunge.certificate.claim import Claim
 from expunge.certificate.derive import derive, derive_region
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
+from expunge.runtime.arrays import to_numpy
 from soundness.problems import Array, Problem, exact, request_of
 
 EPSILON = 1.0
@@ -78,7 +79,7 @@ def outcome(family: str, problem: Problem, trained: Array, target: reference.Ret
     measured = measure(request, seed=problem.seed)
     claim = build_claim(request, measured)
     bound, stated = radius_of(claim, COUNTABLE if what == "quantile" else delta)
-    updated = (request.weights + measured.step.update).numpy().reshape(target.weights.shape)
+    updated = to_numpy(request.weights + measured.step.update).reshape(target.weights.shape)
     truth = float(np.linalg.norm(target.weights - updated))
     realised = 0.0 if what == "quantile" else realised_delta(claim, truth)
     return Outcome(family, problem.seed, what, stated, bound, truth, target.error, realised)

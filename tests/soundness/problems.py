@@ -86,7 +86,7 @@ def request_of(problem: Problem, trained: Array, *, delta: float, epsilon: float
 
 def tangent_request_of(problem: Problem, trained: Array, delta: float, epsilon: float) -> Request:
     """The tangent model of a linear layer whose weights are 0: least squares on its inputs, one Jacobian row a class."""
-    layer = torch.nn.Linear(problem.X.shape[1], problem.classes, bias=False).double()
+    layer = torch.nn.Linear(problem.X.shape[1], problem.classes, bias=False, dtype=torch.float64)
     torch.nn.init.zeros_(layer.weight)
     weights, names = torch.from_numpy(trained).reshape(-1), ("weight",)
     record = TrainingRecord(

@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-import torch  # noqa: E402
+from threadpoolctl import threadpool_limits  # noqa: E402
 
 from soundness.families import FAMILIES, Family  # noqa: E402
 from soundness.judging import COUNTABLE, TIMES, USUAL, Outcome, Verdict, outcomes_of  # noqa: E402
@@ -59,7 +59,7 @@ def _one(family: Family, seed: int) -> Iterator[Outcome]:
 
 def _work(job: tuple[str, int, int]) -> list[Outcome]:
     """Some problems of one family, in a process of its own."""
-    torch.set_num_threads(1)
+    threadpool_limits(1)
     name, first, last = job
     if name == NAME:
         return [found for seed in range(first, last) for found in series_outcomes(seed)]

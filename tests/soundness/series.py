@@ -9,6 +9,7 @@ import numpy as np
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
 from expunge.request.promise import Series
+from expunge.runtime.arrays import to_numpy
 from soundness.families import dense, labelled, loss_of, ones_of, zipf
 from soundness.judging import COUNTABLE, EPSILON, Outcome, radius_of
 from soundness.problems import Problem, exact, request_of
@@ -44,5 +45,5 @@ def series_outcomes(seed: int, length: int = LENGTH) -> Iterator[Outcome]:
         past = request.next_past()
         target = exact(whole, np.arange(len(whole.X)) >= gone, start=trained)
         bound, stated = radius_of(build_claim(request, measured), COUNTABLE)
-        truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+        truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
         yield Outcome(NAME, seed, "quantile", stated, bound, truth, target.error, 0.0)

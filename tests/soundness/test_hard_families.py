@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from expunge.runtime.arrays import to_numpy
 from soundness import report
 from soundness.families import FAMILIES, Family, discrete, one_hot
 from soundness.judging import COUNTABLE, USUAL, Outcome, Verdict, allowance, explained
@@ -145,8 +146,8 @@ def test_rows_reach_the_objective_as_they_are() -> None:
     problem = one_hot(5, levels=40, n=150, s=100)
     trained = exact(problem, slice(None)).weights
     request = request_of(problem, trained, delta=USUAL)
-    assert np.array_equal(request.surrogate.features.numpy(), problem.S)
-    assert np.array_equal(request.forget.features.numpy(), problem.X[problem.forgotten])
+    assert np.array_equal(to_numpy(request.surrogate.features), problem.S)
+    assert np.array_equal(to_numpy(request.forget.features), problem.X[problem.forgotten])
 
 
 def test_a_series_forgets_each_row_once() -> None:

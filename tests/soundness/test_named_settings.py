@@ -14,6 +14,7 @@ from expunge.errors import Refused
 from expunge.evidence import build_claim
 from expunge.mechanism import judge, measure
 from expunge.request.promise import refuse_unsound
+from expunge.runtime.arrays import norm, to_numpy
 from expunge.train import train
 from soundness.families import one_hot
 from soundness.judging import TIMES, USUAL, explained
@@ -36,7 +37,7 @@ def issued(problem: Problem, epsilon: float) -> float | None:
     except Refused:
         return None
     target = exact(problem, problem.kept, start=trained)
-    truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+    truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     return delta_of(epsilon, truth / derived.sigma)
 
 
@@ -68,11 +69,11 @@ def passing_for(X: Array, y: Array, weights: Array, l2: float, fixed: int) -> Ar
     rows = torch.from_numpy(0.9 * X[fixed:][::-1].copy())
     for _ in range(50):
         left = gradient(rows)
-        if float(left.norm()) < 1e-16:
+        if float(norm(left)) < 1e-16:
             break
         jacobian = torch.func.jacrev(gradient)(rows).flatten(1)
         rows = rows - (torch.linalg.pinv(jacobian) @ left).reshape(rows.shape)
-    return torch.cat([kept, rows]).numpy()
+    return to_numpy(torch.cat([kept, rows]))
 
 
 def test_rows_that_only_pass_for_the_source_prove_nothing() -> None:
@@ -80,7 +81,7 @@ def test_rows_that_only_pass_for_the_source_prove_nothing() -> None:
     X, y = reference.random_rows(np.random.default_rng(4), 120, 4, 2)
     X *= 0.5
     model = train(X, y, l2=0.05, max_norm=1.0, loss="ridge")
-    other = passing_for(X, y, model.weight.numpy(), 0.05, 6)
+    other = passing_for(X, y, to_numpy(model.weight), 0.05, 6)
     assert np.linalg.norm(other, axis=1).max() <= 1.0
     assert np.abs(other - X).max() > 0.1
     options = {"epsilon": 1.0, "delta": 1e-5, "distance": "source", "force": True}
@@ -88,6 +89,6 @@ def test_rows_that_only_pass_for_the_source_prove_nothing() -> None:
     measured = measure(request, seed=0)
     derived = derive(build_claim(request, measured))
     target = reference.retrain(X[6:], y[6:], 2, 0.05, "ridge")
-    truth = float(np.linalg.norm(target.weights - (request.weights + measured.step.update).numpy()))
+    truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     assert truth > derived.region.radius, "the rows are not the source's"
     assert derived.status == "conditional"

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 import expunge
 import reference
@@ -21,6 +20,7 @@ from expunge.evaluate.demo import digits
 from expunge.mechanism import certify, gather, measure
 from expunge.request.promise import Series
 from expunge.request.request import Request
+from expunge.runtime.arrays import copy, norm, to_numpy, zeros
 from expunge.solve.linear import Ending, Step
 from expunge.solve.newton import RetainedEquation
 from expunge.surrogate import Moments, SourceEvidence, change_moments
@@ -38,12 +38,12 @@ def test_what_the_mechanism_charges_for_rounding_covers_the_measured_residual(lo
     for seed in range(6):
         example = Example(loss, classes=4, width=8, n=400, m=100, weights=scale, seed=seed)
         measured = measure(example.request())
-        U, n, m, W, l2 = measured.step.update.numpy(), example.n, example.m, example.W, example.l2
+        U, n, m, W, l2 = to_numpy(measured.step.update), example.n, example.m, example.W, example.l2
         labels = np.zeros(len(example.S), dtype=int)
         after, before = (reference.exact_gradient(at, example.S, labels, l2, loss) for at in (W + U, W))
         exact = (n - m) * (after - before) - m * reference.exact_gradient(W, example.X[:m], example.y[:m], l2, loss)
         retained = gather(example.request()).retained_equation
-        error = float(np.sqrt(((retained.residual(torch.tensor(U)).numpy() - exact) ** 2).sum()))
+        error = float(np.sqrt(((to_numpy(retained.residual(U)) - exact) ** 2).sum()))
         charged, left = measured.facts["rounding"].value, measured.facts["solver_residual"].value
         assert 0 < error <= charged
         assert float(np.sqrt((exact**2).sum())) <= left + charged
@@ -70,7 +70,7 @@ def test_seen_is_refused_where_a_forget_row_shows_that_it_is_not_all() -> None:
 
 
 def some_step(request: Request) -> Step:
-    return Step(torch.ones_like(request.weights), 1.0, 2.0, 1, 1, "newton", 0.0, Ending.STOPPED, 0.0)
+    return Step((zeros(request.weights) + 1.0), 1.0, 2.0, 1, 1, "newton", 0.0, Ending.STOPPED, 0.0)
 
 
 def noticed(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
@@ -90,7 +90,7 @@ def test_a_step_that_left_next_to_nothing_is_charged_ten_millionths_of_what_was_
     example = Example()
     request = example.request()
     evidence, step = gather(request, seed=0), measure(request, seed=0).step
-    charged = 1e-7 * float(request.forgotten.norm())
+    charged = 1e-7 * float(norm(request.forgotten))
     assert step.residual < charged
     found = evidence.facts(step)
     assert found["solver_residual"].value == pytest.approx(charged, rel=1e-12, abs=0.0)
@@ -167,7 +167,7 @@ def test_rounding_is_charged_for_all_that_were_forgotten_earlier_ones_too() -> N
     An update as long as the weights: after it they are twice as long, and nothing if it went the other way.
     """
     request = Example().request()
-    step, head = replace(some_step(request), update=request.weights.clone()), request.head
+    step, head = replace(some_step(request), update=copy(request.weights)), request.head
     for past, gone in ((None, 15), (object(), 40)):
         known = SimpleNamespace(
             head=head, weights=request.weights, surrogate=request.surrogate, forget=request.forget, past=past,
@@ -185,8 +185,8 @@ def test_an_estimate_is_made_unless_it_is_given_and_then_it_must_belong(monkeypa
     given = SimpleNamespace(belonging_to=lambda *of: SimpleNamespace(sampled=of))
     checked: list[object] = []
     monkeypatch.setattr(surrogate, "in_memory", lambda rows, why: rows)
-    monkeypatch.setattr(surrogate, "estimate_source", lambda *_, progress: made)
-    monkeypatch.setattr(surrogate, "require_mixed", checked.append)
+    monkeypatch.setattr("expunge.estimate.source.estimate_source", lambda *_, progress: made)
+    monkeypatch.setattr("expunge.estimate.source.require_mixed", checked.append)
     for estimate, due in ((None, "made"), (given, ("weights", "record", "rows", "wanted"))):
         request = SimpleNamespace(
             distance="wanted", surrogate="rows", weights="weights", record="record", head=None,
@@ -281,7 +281,7 @@ def test_the_forget_rows_are_charged_at_the_weights_after(parts) -> None:
     """An update as long as the weights: before, after and the other way round are far apart."""
     evidence = evidence_of(parts)
     request = evidence.request
-    step = SimpleNamespace(update=request.weights.clone())
+    step = SimpleNamespace(update=copy(request.weights))
     charged = sum(300 * request.head.rounding(at, request.surrogate) for at in (request.weights, 2 * request.weights))
     charged += 4 * request.head.rounding(2 * request.weights, request.forget)
     assert evidence.rounding(step).value == pytest.approx(charged, rel=1e-12, abs=0.0)
@@ -300,7 +300,7 @@ def test_the_forget_rows_are_charged_at_the_weights_after(parts) -> None:
 )
 def test_the_gradient_at_training_and_a_millionth_more_is_the_limit(residual, gradient, lost, fine) -> None:
     """And what arithmetic loses of both; what was declared is measured, not compared."""
-    head = SimpleNamespace(rounding=lambda *_: lost, gradient=lambda *_: torch.tensor([gradient], dtype=torch.float64))
+    head = SimpleNamespace(rounding=lambda *_: lost, gradient=lambda *_: np.array([gradient]))
 
     def found(provenance: str) -> Fact:
         record = SimpleNamespace(residual=residual, provenance=provenance)
@@ -328,17 +328,19 @@ def test_two_deletions_are_one_of_all_their_rows() -> None:
     first = asked(model, (X[:2], y[:2]), data["surrogate"], series=Series(4), **options)
     past = first.next_past()
     assert past.n_rows == 2
-    torch.testing.assert_close(past.gradients, 2 * first.head.gradient(first.weights, first.forget))
+    np.testing.assert_allclose(
+        to_numpy(past.gradients), to_numpy(2 * first.head.gradient(first.weights, first.forget)), rtol=1e-7, atol=1e-7
+    )
     second = asked(model, (X[2:5], y[2:5]), data["surrogate"], series=Series(4, 2, past), **options)
     together = asked(model, (X[:5], y[:5]), data["surrogate"], series=Series(4), **options)
     assert second.n_forget == together.n_forget == 5
-    torch.testing.assert_close(second.forgotten, together.forgotten, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(to_numpy(second.forgotten), to_numpy(together.forgotten), rtol=1e-12, atol=1e-14)
     one, other = (measure(request, seed=1) for request in (second, together))
-    torch.testing.assert_close(one.step.update, other.step.update, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(to_numpy(one.step.update), to_numpy(other.step.update), rtol=1e-6, atol=1e-12)
     terms = [certify(request, each).certificate.terms for request, each in ((second, one), (together, other))]
     for name in ("training", "surrogate", "sampling"):
         assert terms[0][name] == pytest.approx(terms[1][name], rel=1e-5)
     after = second.next_past()
     assert after.n_rows == 5
-    torch.testing.assert_close(after.gradients, together.forgotten, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(to_numpy(after.gradients), to_numpy(together.forgotten), rtol=1e-12, atol=1e-14)
     assert certify(second, one).model.record.n_source == 700, "one digit: how many left is nobody's business"

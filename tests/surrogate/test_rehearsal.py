@@ -13,6 +13,7 @@ from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.request.promise import Promise
 from expunge.request.request import Request
+from expunge.runtime.arrays import to_numpy
 from expunge.surrogate import MARGIN, rehearse, rehearsed_scale, set_noise
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -67,7 +68,7 @@ def test_it_is_what_a_group_of_surrogate_rows_needs_with_a_margin(
     asked = request(model, (source[0][:1], source[1][:1]), surrogate, None)
     trial, measured = rehearse(asked, 7, measure, seed=3)
     assert len(trial.forget) == 7
-    for row in trial.forget.features.numpy():
+    for row in to_numpy(trial.forget.features):
         assert np.abs(surrogate[0] - row).max(axis=1).min() < 1e-12
     needed = MARGIN * foresee(trial, measured)[1].required
     assert needed <= rehearsed_scale(asked, 7, measure, seed=3) <= 2.0 * needed

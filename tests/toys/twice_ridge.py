@@ -7,11 +7,9 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from expunge.heads.linear import Ridge
 from expunge.record import Constants, Loss
+from expunge.runtime.arrays import Array, Dtype
 
 
 def constants(l2: float, n_classes: int, row_bound: float, weights_norm: float) -> Constants:
@@ -26,20 +24,20 @@ class TwiceRidge(Ridge):
     about: ClassVar[Loss] = Loss("twice-ridge", constants)
     steepest: ClassVar[float] = 2.0
 
-    def targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+    def targets(self, labels: Array, dtype: Dtype) -> Array:
         return 2 * super().targets(labels, dtype)
 
-    def predictions(self, outputs: Tensor) -> Tensor:
+    def predictions(self, outputs: Array) -> Array:
         return 2 * outputs
 
-    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return (outputs - super().targets(labels, outputs.dtype)).square().sum(dim=1)
+    def losses(self, outputs: Array, labels: Array) -> Array:
+        return ((outputs - super().targets(labels, outputs.dtype)) ** 2).sum(axis=1)
 
-    def slopes(self, predictions: Tensor) -> Tensor:
+    def slopes(self, predictions: Array) -> Array:
         return 2 * super().slopes(predictions)
 
-    def residual_sup(self, weights: Tensor) -> float:
+    def residual_sup(self, weights: Array) -> float:
         return 2.0 * super().residual_sup(weights)
 
-    def rounding(self, weights: Tensor, rows: Sized) -> float:
+    def rounding(self, weights: Array, rows: Sized) -> float:
         return 2.0 * super().rounding(weights, rows)

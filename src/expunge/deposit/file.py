@@ -43,7 +43,7 @@ from expunge.record import TrainingRecord, loss_named
 from expunge.request.request import head_of
 from expunge.rows.features import to_engine
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
-from expunge.runtime.arrays import Array, Device, Dtype, load_torch, namespace, norm, on_cpu, size, to_device, to_numpy
+from expunge.runtime.arrays import Array, Device, Dtype, load_torch, namespace, norm, size, to_device, to_numpy
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import read_as, read_json
@@ -120,8 +120,8 @@ class Deposit:
         return self.anchor + self.problem.linear_step if exact else self.anchor
 
     def on(self, device: Device) -> Deposit:
-        """The deposit with its matrices on this device."""
-        if device == self.device or (on_cpu(device) and on_cpu(self.device)):
+        """With its matrices on a device: on `"cpu"` in the engine that computes there."""
+        if device == self.device:
             return self
         gauges = tuple(replace(gauge, factor=to_device(gauge.factor, device)) for gauge in self.gauges)
         return replace(self, sums=self.sums.on(device), gauges=gauges)

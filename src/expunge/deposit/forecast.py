@@ -216,7 +216,7 @@ def forecast(
         return float(correct / count)
 
     generator = np.random.default_rng(1)  # not the noise that protects: nothing of this is published
-    anchor, before = deposit.model.matrix(), accuracy(deposit.reference_weights)
+    anchor, before = deposit.anchor, accuracy(deposit.reference_weights)
 
     def lost(trials: tuple[Trial, ...], mu: float) -> tuple[float | None, int]:
         """The accuracy lost, and how many groups were refused."""
@@ -225,7 +225,7 @@ def forecast(
         after = []
         for update, scale in groups[:MOST_GROUPS]:
             noise = put(deposit.ellipsoid.sample(scale, generator), anchor).reshape(anchor.shape)
-            after.append(accuracy(anchor + update + noise))
+            after.append(accuracy(anchor + put(update, anchor) + noise))
         return before - float(np.mean(after)) if after else None, len(trials) - len(groups)
 
     losses = []

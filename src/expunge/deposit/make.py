@@ -34,6 +34,7 @@ from expunge.runtime.arrays import (
     Device,
     Dtype,
     engine_dtype,
+    few_threads,
     load_torch,
     namespace,
     norm,
@@ -142,48 +143,54 @@ def make_from_rows(
     taken for the optimum as they are. `seed` fixes key, noise and rehearsal for tests. In a group only the first
     process looks at the rows as they came, and its deposit alone is whole.
     """
-    require_possible(model, record.check(), rows.device)
-    head, given_rows = replace(deposit_head(model, record), l2=0.0), rows
-    if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
-        head = replace(head, longest_target=power_of_two(rows.longest_target))
-    require_whole(record, rows)
-    rows = by_class(rows, record)
-    penalty = Penalty(record.l2, bool(record.free_bias))
-    setting = Setting(model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax))
-    best = setting.anchor if isinstance(given_rows, JacobianRows) else optimum(head, rows, setting, penalty, progress)
-    progress("Sums over the source", 0, None)
-    gram, secret = gram_of(rows), secret_numbers(rows, seed)
-    noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
-    n_gauges = len(NU) if size(best) <= FEW_WEIGHTS else 1
-    gauges = () if setting.quadratic else gauges_of(rows, gram, secret, n_gauges)
-    key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
-    counts, created = class_counts(head, rows), timestamp()
-    known = replace(record, class_counts=counts, residual=None, noised=True, provenance="measured")
-
-    def with_noise(scale: float) -> Deposit:
-        anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
-        sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
-        numbers = Numbers(
-            schema=SCHEMA,
-            key=key.hex(),
-            n_rows=len(rows),
-            forgotten=0,
-            generation=0,
-            class_counts=counts,
-            row_bound=head.row_bound,
-            anchor_noise=scale,
-            kappas=tuple(gauge.kappa for gauge in gauges),
-            created=created,
-            longest_target=head.longest_target if isinstance(head, JacobianRidge) else 0.0,
+    with few_threads(len(rows), size(model.matrix())):
+        require_possible(model, record.check(), rows.device)
+        head, given_rows = replace(deposit_head(model, record), l2=0.0), rows
+        if isinstance(rows, JacobianRows) and isinstance(head, JacobianRidge):
+            head = replace(head, longest_target=power_of_two(rows.longest_target))
+        require_whole(record, rows)
+        rows = by_class(rows, record)
+        penalty = Penalty(record.l2, bool(record.free_bias))
+        setting = Setting(
+            model.matrix(rows.device), head.row_bound, (), isinstance(head, Ridge), isinstance(head, Softmax)
         )
-        stored = from_matrix(anchor, bias=record.bias, dtype="float64").with_record(known)
-        return Deposit(stored, numbers, sums, gauges, NO_HASHES)
+        best = (
+            setting.anchor if isinstance(given_rows, JacobianRows) else optimum(head, rows, setting, penalty, progress)
+        )
+        progress("Sums over the source", 0, None)
+        gram, secret = gram_of(rows), secret_numbers(rows, seed)
+        noise = setting.centred(anchor_noise(head, gram, penalty, best, 1.0, secret))
+        n_gauges = len(NU) if size(best) <= FEW_WEIGHTS else 1
+        gauges = () if setting.quadratic else gauges_of(rows, gram, secret, n_gauges)
+        key = secrets.token_bytes(KEY_BYTES) if seed is None else np.random.default_rng(seed).bytes(KEY_BYTES)
+        counts, created = class_counts(head, rows), timestamp()
+        known = replace(record, class_counts=counts, residual=None, noised=True, provenance="measured")
 
-    scales = anchor_scales(size(best), len(rows), quadratic=setting.quadratic)
-    deposit, people = with_most_noise(with_noise, scales, lambda each: try_people(each, rows, seed, progress))
-    people = people or rehearse(deposit, rows, 1, progress, seed)
-    hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
-    return NewDeposit(replace(deposit, hashes=hashes).on("cpu"), people, put(best, model.weight), given_rows)
+        def with_noise(scale: float) -> Deposit:
+            anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
+            sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
+            numbers = Numbers(
+                schema=SCHEMA,
+                key=key.hex(),
+                n_rows=len(rows),
+                forgotten=0,
+                generation=0,
+                class_counts=counts,
+                row_bound=head.row_bound,
+                anchor_noise=scale,
+                kappas=tuple(gauge.kappa for gauge in gauges),
+                created=created,
+                longest_target=head.longest_target if isinstance(head, JacobianRidge) else 0.0,
+            )
+            stored = from_matrix(anchor, bias=record.bias, dtype="float64").with_record(known)
+            return Deposit(stored, numbers, sums, gauges, NO_HASHES)
+
+        scales = anchor_scales(size(best), len(rows), quadratic=setting.quadratic)
+        deposit, people = with_most_noise(with_noise, scales, lambda each: try_people(each, rows, seed, progress))
+        people = people or rehearse(deposit, rows, 1, progress, seed)
+        hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
+        place = load_torch("a network").device("cpu") if deposit.of_network else "cpu"
+        return NewDeposit(replace(deposit, hashes=hashes).on(place), people, put(best, model.weight), given_rows)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------

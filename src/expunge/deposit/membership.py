@@ -171,7 +171,7 @@ def remove_rows(deposit: Deposit, rows: Rows, membership: Membership, removed: S
     first, second, third = (each[retained] for each in deposit.hashes.digests)
     sums = deposit.sums.without(removed)
     assert sums.gram is not None
-    penalty, matrix = deposit.penalty(sums.count), deposit.model.matrix()
+    penalty, matrix = deposit.penalty(sums.count), deposit.anchor
     anchor, lost = rested(matrix, sums.gram, penalty.diagonal(matrix)[0])
     sums = _cleared(_shifted(deposit, sums, lost), sums.gram.unseen)
     classes = Counter(rows.labels.tolist())

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from expunge.distance import Estimation, shift_total_variation
 from expunge.errors import ModelError
@@ -40,6 +39,7 @@ from expunge.request.promise import computing_device, require_estimable
 from expunge.request.request import head_of, record_without
 from expunge.request.sets import column_notes, is_labelled, refuse_squashed, rows_of, weighted_rows
 from expunge.rows.columns import prepare_frames
+from expunge.runtime.arrays import Array, Device, engine_dtype, put
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 from expunge.solve.newton import RetainedEquation, newton_step
 
@@ -202,7 +202,7 @@ def compare(
     time = budget.part(LABELS_SHARE)
     conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, budget=time, progress=progress)
 
-    def entropy(features: Tensor, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
+    def entropy(features: Array, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
         folds: list[float] = []
         time = budget.part(share * NETWORK_SHARE)
         marginal = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
@@ -231,11 +231,11 @@ def compare(
 
 
 def prepare_sets(
-    given: Mapping[str, Any], model: LinearModel, record: TrainingRecord, place: torch.device, wanted: Estimation
+    given: Mapping[str, Any], model: LinearModel, record: TrainingRecord, place: Device, wanted: Estimation
 ) -> dict[str, Rows]:
     """The rows of each set as the objective takes them; a matched surrogate is weighted like what is retained."""
     sets = {
-        name: in_memory(rows_of(rows, model, record, torch.float64, place, name), "an estimate")
+        name: in_memory(rows_of(rows, model, record, engine_dtype("float64", place), place, name), "an estimate")
         for name, rows in given.items()
     }
     gone = sets.get(FORGET)
@@ -259,8 +259,8 @@ def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
     a_minute = min(ROWS_A_MINUTE, CELLS_A_MINUTE / n_parameters)
     if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * seconds / 60.0))):
         return rows
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.features.device)
-    return select_rows(rows, order[:most].sort().values)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return select_rows(rows, put(order[:most].sort().values, rows.features))
 
 
 def _lines(

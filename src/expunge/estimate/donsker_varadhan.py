@@ -9,12 +9,15 @@ Rows are cut in five: four parts train and stop T, and the fifth, which T never 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
+from expunge.heads import Rows
+from expunge.runtime.arrays import Array
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
 
 FEWEST = 60  # rows a side: twelve in each fold, below which a standard error means nothing
@@ -28,6 +31,25 @@ KINKS = 6.0  # first biases are up to this many SPREADs: without them T starts a
 GUARD = 0.001  # share of nu mixed into rho while training
 CAPS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # below the logarithm of the rows of rho
 NEAR = 0.5  # of the ceiling
+
+
+# Estimates are computed by torch: rows and weights of either engine become tensors where they come in ----------------
+
+
+def tensor(values: Array) -> Tensor:
+    """A tensor of these values, which shares their memory where it can; itself where it is one."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def rows_as_tensors(rows: Rows) -> Rows:
+    """The rows with features, labels and weights as tensors; themselves where they are."""
+    if isinstance(rows.features, Tensor):
+        return rows
+    weights = None if rows.weights is None else tensor(rows.weights)
+    return replace(rows, features=tensor(rows.features), labels=tensor(rows.labels), weights=weights)
 
 
 @dataclass(frozen=True)
@@ -232,10 +254,10 @@ class DonskerVaradhanLower:
 
 
 def donsker_varadhan(
-    nu: Tensor,
-    rho: Tensor,
+    nu: Array,
+    rho: Array,
     *,
-    weights: Tensor | None = None,
+    weights: Array | None = None,
     epochs: int = 500,
     learning_rate: float = 1e-4,
     width: int = 128,
@@ -248,9 +270,10 @@ def donsker_varadhan(
 ) -> DonskerVaradhanLower:
     """Estimate KL of the distribution of the rows `nu` (the surrogate) relative to that of the rows `rho` (the source).
 
-    `weights` are non-negative, one a row of nu, and count in every mean over nu; only their proportions matter.
-    `patience` is how many epochs may pass without a better value on the stopping rows; each fold has its share of the
-    `budget`. The value of each fold is appended to `folds`. The seed only shapes an estimate.
+    Rows are tensors or arrays of numpy; torch computes. `weights` are non-negative, one a row of nu, and count in every
+    mean over nu; only their proportions matter. `patience` is how many epochs may pass without a better value on the
+    stopping rows; each fold has its share of the `budget`. The value of each fold is appended to `folds`. The seed only
+    shapes an estimate.
     """
     if min(epochs, width, batch, patience) < 1 or not 0.0 < learning_rate < math.inf:
         raise OptionError(
@@ -258,7 +281,7 @@ def donsker_varadhan(
             "each must be above 0, and the learning rate finite",
             "The paper uses 500 epochs at 1e-4.",
         )
-    rows, left_out = _prepare(nu, rho, weights)
+    rows, left_out = _prepare(tensor(nu), tensor(rho), None if weights is None else tensor(weights))
     generator = torch.Generator().manual_seed(seed)
     cuts = [
         torch.randperm(len(side), generator=generator).to(side.device).tensor_split(FOLDS)

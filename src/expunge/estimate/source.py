@@ -21,13 +21,15 @@ from torch import Tensor
 
 from expunge.distance import Distance, Estimation, tv_upper_from_kl
 from expunge.errors import DataError, FileError, ModelError, OptionError
-from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan
+from expunge.estimate.donsker_varadhan import DonskerVaradhanLower, donsker_varadhan, rows_as_tensors, tensor
 from expunge.estimate.langevin import Diagnostics, LinearEnergy, langevin
 from expunge.heads import LinearHead, Rows
 from expunge.record import TrainingRecord
 from expunge.rows import bound_rows
 from expunge.rows.arrays import DAMAGE, Array, damage_error, read_npz
 from expunge.rows.features import row_norms
+from expunge.runtime.arrays import Array as Either
+from expunge.runtime.arrays import to_numpy
 from expunge.runtime.files import readable
 from expunge.runtime.memory import memory_limit
 from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
@@ -62,7 +64,7 @@ class ConditionalDivergence:
 
 def conditional_divergence(
     objective: LinearHead,
-    weights: Tensor,
+    weights: Either,
     surrogate: Rows,
     *,
     seed: int = 0,
@@ -78,6 +80,7 @@ def conditional_divergence(
     rows = len(surrogate)
     if rows < 2 * FOLDS:
         raise DataError(f"{rows} surrogate rows for {FOLDS} folds", "two rows a fold are needed", "Add surrogate rows.")
+    weights, surrogate = tensor(weights), rows_as_tensors(surrogate)
     generator = torch.Generator().manual_seed(seed)
     fold = (torch.randperm(rows, generator=generator) % FOLDS).to(surrogate.features.device)
     judged: list[Tensor] = []
@@ -107,7 +110,7 @@ def conditional_divergence(
     return ConditionalDivergence(mean, error, len(judged), rows)
 
 
-def select_rows(rows: Rows, chosen: Tensor) -> Rows:
+def select_rows(rows: Rows, chosen: Either) -> Rows:
     """Some of the rows, their weights brought back to mean 1."""
     weights = None if rows.weights is None else rows.weights[chosen] / rows.weights[chosen].mean()
     return replace(rows, features=rows.features[chosen], labels=rows.labels[chosen], weights=weights)
@@ -126,14 +129,16 @@ class MeansDifference:
 
 def means_difference(
     objective: LinearHead,
-    weights: Tensor,
-    update: Tensor,
+    weights: Either,
+    update: Either,
     samples: Rows,
     surrogate: Rows,
     *,
     seed: int = 0,
 ) -> MeansDifference:
     """`||mean over samples - mean over surrogate||` of phi_update; the upper value is the bootstrap's."""
+    weights, update = tensor(weights), tensor(update)
+    samples, surrogate = rows_as_tensors(samples), rows_as_tensors(surrogate)
     generator = torch.Generator(device=weights.device).manual_seed(seed)
     difference = objective.change_mean(weights, update, samples) - objective.change_mean(weights, update, surrogate)
     moved = difference.reshape(1, -1) + _fluctuations(objective, weights, update, samples, DRAWS, generator)
@@ -173,13 +178,13 @@ class Origin:
     bias: bool
 
 
-def origin_of(weights: Tensor, record: TrainingRecord, surrogate: Rows) -> Origin:
-    """The origin of an estimate made of these; digests are SHA-256 over dtype, shape and bytes of each tensor."""
+def origin_of(weights: Either, record: TrainingRecord, surrogate: Rows) -> Origin:
+    """The origin of an estimate made of these; digests are SHA-256 over dtype, shape and bytes of each array."""
 
-    def digest_of(*tensors: Tensor) -> str:
+    def digest_of(*arrays: Either) -> str:
         digest = hashlib.sha256()
-        for tensor in tensors:
-            plain = tensor.cpu().numpy()
+        for array in arrays:
+            plain = to_numpy(array)
             digest.update(f"{plain.dtype} {plain.shape}\n".encode() + plain.tobytes())
         return digest.hexdigest()
 
@@ -253,7 +258,7 @@ class SourceEstimate:
     origin: Origin
 
     def belonging_to(
-        self, weights: Tensor, record: TrainingRecord, surrogate: Rows, wanted: Estimation
+        self, weights: Either, record: TrainingRecord, surrogate: Rows, wanted: Estimation
     ) -> SourceEstimate:
         """The estimate for use with this model and surrogate, on their device; refused where it was made of others.
 
@@ -282,11 +287,11 @@ class SourceEstimate:
         moved = replace(rows, features=rows.features.to(weights.device), labels=rows.labels.to(weights.device))
         return SourceEstimate(wanted, replace(self.sampled, rows=moved), kl, origin)
 
-    def means(self, objective: LinearHead, weights: Tensor, update: Tensor, surrogate: Rows) -> MeansDifference:
+    def means(self, objective: LinearHead, weights: Either, update: Either, surrogate: Rows) -> MeansDifference:
         """The difference of means at this update."""
         return means_difference(objective, weights, update, self.sampled.rows, surrogate, seed=self.wanted.seed)
 
-    def distance(self, objective: LinearHead, weights: Tensor, update: Tensor, surrogate: Rows) -> Distance:
+    def distance(self, objective: LinearHead, weights: Either, update: Either, surrogate: Rows) -> Distance:
         """The distance that enters the bound, by the route that was asked for."""
         if self.wanted.route == "kl":
             assert self.kl is not None
@@ -325,14 +330,15 @@ def _finite(value: float) -> float | None:
 
 def estimate_source(
     objective: LinearHead,
-    weights: Tensor,
+    weights: Either,
     record: TrainingRecord,
     surrogate: Rows,
     wanted: Estimation,
     *,
     progress: Progress = silent,
 ) -> SourceEstimate:
-    """Sample the source, and estimate the KL where the route needs it."""
+    """Sample the source, and estimate the KL where the route needs it; torch computes, whatever rows come in."""
+    weights, surrogate = tensor(weights), rows_as_tensors(surrogate)
     sampled = sample_source(weights, record, surrogate, wanted, progress=progress)
     kl = None
     if wanted.route == "kl":
@@ -369,7 +375,7 @@ def require_mixed(sampled: SampledSource) -> None:
 
 
 def marginal_divergence(
-    surrogate: Rows, source_features: Tensor, wanted: Estimation, **options: Any
+    surrogate: Rows, source_features: Either, wanted: Estimation, **options: Any
 ) -> DonskerVaradhanLower:
     """KL of the surrogate's features relative to the source's, from samples of the latter (or real ones)."""
     features = surrogate.features[:, : source_features.shape[1]]
@@ -386,7 +392,7 @@ def support_words(wanted: Estimation, max_norm: float) -> str:
 
 
 def sample_source(
-    weights: Tensor,
+    weights: Either,
     record: TrainingRecord,
     surrogate: Rows,
     wanted: Estimation,
@@ -395,6 +401,7 @@ def sample_source(
     progress: Progress = silent,
 ) -> SampledSource:
     """Langevin samples on the support that was asked for; rows longer than max_norm are scaled to it, as everywhere."""
+    weights, surrogate = tensor(weights), rows_as_tensors(surrogate)
     width, longest = weights.shape[1] - int(record.bias), record.max_norm
     if wanted.chains * width * 64 > memory_limit():
         raise OptionError(

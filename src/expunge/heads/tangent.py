@@ -153,7 +153,7 @@ class Tangent(NetworkHead):
 
     # Rows ---------------------------------------------------------------------------------------------------------
 
-    def rows(self, inputs: Tensor, labels: Tensor) -> TangentRows:
+    def rows(self, inputs: Tensor, labels: Array) -> TangentRows:
         """Examples made ready: outputs and scales, one pass of K + 1 products (two more of the first block).
 
         `labels` are class indices.
@@ -196,7 +196,7 @@ class Tangent(NetworkHead):
         # a hair below the bound: J is computed again in every product
         scales = (self.max_norm * (1.0 - NETWORK_ROUNDOFFS * UNIT_ROUNDOFF) / norm.clamp(min=1e-300)).clamp(max=1.0)
         scaled = torch.cat(offsets) * scales[:, None]
-        return TangentRows(inputs, labels.to(self.device), scaled, scales, norm * scales)
+        return TangentRows(inputs, torch.as_tensor(labels, device=self.device), scaled, scales, norm * scales)
 
     def _norms(self, inputs: Tensor, outputs: Tensor) -> Tensor:
         """`||J||_F` of each example, which has these outputs."""

@@ -190,7 +190,9 @@ def with_head(module: nn.Module, linear: LinearModel, head: str = "fc") -> nn.Mo
         linear = one_row_a_class(linear)  # else the first output, which is alone, would be the largest of all rows
     made, bound = copy.deepcopy(module).eval(), None if linear.record is None else linear.record.max_norm
     # what scales no row is left out: as a number of few bits it would be infinite, and every output none
-    bounded = BoundedLinear(linear.weight, linear.bias, None if bound is None or bound >= LARGEST else bound)
+    weight, offset = (None if part is None else torch.as_tensor(part) for part in (linear.weight, linear.bias))
+    assert weight is not None
+    bounded = BoundedLinear(weight, offset, None if bound is None or bound >= LARGEST else bound)
     parent, _, own = head.rpartition(".")
     setattr(made.get_submodule(parent), own, bounded.to(replaced.weight.device).eval())
     return made

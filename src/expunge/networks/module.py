@@ -37,6 +37,7 @@ from expunge.request.promise import Promise, computing_device
 from expunge.request.request import Request
 from expunge.request.sets import SURROGATE
 from expunge.rows import as_labels, encode
+from expunge.runtime.arrays import Array
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.values import positive
 from expunge.solve.linear import Step
@@ -65,7 +66,7 @@ class ModuleSubject:
         """Surrogate rows with the network's own probabilities in their labels' place, where that is wanted."""
         values = self.head.checked(torch.as_tensor(arrays[0]), len(arrays[1]))
         labels = encode(as_labels(arrays[1], len(values), name), self.record.classes, name)
-        examples = Examples(values, labels.to(self.head.device))
+        examples = Examples(values, torch.as_tensor(labels, device=self.head.device))
         return self.head.as_predicted(examples) if self.as_predicted and name == SURROGATE else examples
 
     @property
@@ -80,8 +81,8 @@ class ModuleSubject:
     def sha256(self) -> str:
         return _parameters_digest(self.network)
 
-    def published(self, noised: Tensor, record: TrainingRecord) -> nn.Module:
-        return _with_weights(self.network, self.head, noised)
+    def published(self, noised: Array, record: TrainingRecord) -> nn.Module:
+        return _with_weights(self.network, self.head, torch.as_tensor(noised))
 
     def describe(self, published: nn.Module) -> Json:
         return {

@@ -33,6 +33,7 @@ from expunge.record import METADATA_KEY, Label, TrainingRecord
 from expunge.request.promise import Promise, computing_device
 from expunge.request.request import Request, describe_model, describe_step
 from expunge.rows import as_labels, encode
+from expunge.runtime.arrays import Array
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes
 from expunge.runtime.progress import Progress, silent
@@ -221,8 +222,8 @@ class TangentSubject:
     def sha256(self) -> str:
         return self.model.sha256()
 
-    def published(self, noised: Tensor, record: TrainingRecord) -> TangentModel:
-        weights = noised.reshape(-1)
+    def published(self, noised: Array, record: TrainingRecord) -> TangentModel:
+        weights = torch.as_tensor(noised).reshape(-1)
         return TangentModel(weights, self.model.names, replace(record, weights_sha256=weights_digest(weights)))
 
     def describe(self, published: TangentModel) -> Json:

@@ -242,7 +242,8 @@ def row_norms(features: Array) -> Array:
         places = odd[start : start + BLOCK]
         entries = double(features[places])
         largest = xp.clip(xp.max(xp.abs(entries), axis=1), 1e-300)
-        norms[places] = xp.linalg.vector_norm(entries / largest[:, None], axis=1) * largest
+        with np.errstate(over="ignore"):  # a row may be longer than any number
+            norms[places] = xp.linalg.vector_norm(entries / largest[:, None], axis=1) * largest
     return norms
 
 
@@ -276,7 +277,8 @@ def bound_features(
         return features
     count, wide = features.shape
     bounded = xp.empty((count, wide + int(bias)), dtype=dtype, device=device) if out is None else out[:count]
-    bounded[:, :wide] = features
+    with np.errstate(over="ignore"):  # what float32 cannot hold is among the rows that are scaled
+        bounded[:, :wide] = features
     if bias:
         bounded[:, wide] = 1.0
     if norms is None or not len(long):

@@ -46,9 +46,11 @@ gives two results: use `xp.max`. Nothing here imports torch but `load_torch(purp
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,7 +62,7 @@ Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor: a union of both would f
 Dtype: TypeAlias = Any  # numpy's or torch's
 Device: TypeAlias = Any  # "cpu", or a torch.device
 
-TENSORS = True  # on the processor rows and weights are tensors too; numpy's arrays where this is False
+TENSORS = False  # on the processor numpy computes; tests set it, and rows and weights are tensors there too
 
 # Which engine, which type, which device -------------------------------------------------------------------------------
 
@@ -93,6 +95,23 @@ class LazyTorch:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(load_torch(self.purpose), name)
+
+
+MUCH = 2e8  # multiplications of a pass over the rows, and weights of a dense Hessian, from which threads pay
+MANY_WEIGHTS = 2_000
+
+
+@contextlib.contextmanager
+def few_threads(n_rows: int, n_weights: int) -> Iterator[None]:
+    """One thread for small work: where cores are shared, threads of numpy's BLAS wait for each other, up to 80 times
+    longer than the work takes (the demo's deposit: 5.5 seconds by one thread, beyond 300 by two at a load of eight)."""
+    if n_rows * n_weights > MUCH or n_weights > MANY_WEIGHTS:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def namespace(*arrays: Array) -> Any:
@@ -172,10 +191,10 @@ def put(values: Any, like: Array, dtype: Dtype = None) -> Array:
 
 
 def to_device(array: Array, device: Device) -> Array:
-    """The array on this device; numpy's become tensors where it is one of torch's."""
-    if is_tensor(array):
-        return array.to(device)
-    return array if isinstance(device, str) and on_cpu(device) else load_torch("a GPU").as_tensor(array, device=device)
+    """The array on this device: tensors where it is one of torch's; on `"cpu"` in the engine that computes there."""
+    if isinstance(device, str) and on_cpu(device):
+        return array if TENSORS else to_numpy(array)
+    return load_torch("a GPU").as_tensor(array, device=device)
 
 
 def to_numpy(values: Any) -> NDArray[Any]:

@@ -202,7 +202,7 @@ def unlearn(
         device=device,
         progress=progress,
     )
-    whole = join_pipeline(estimator, with_weights(split.final, made.model.matrix().numpy()))
+    whole = join_pipeline(estimator, with_weights(split.final, to_numpy(made.model.matrix())))
     setattr(whole, DELETIONS, made.deposit.numbers.generation)
     return Deletion(whole, made.model, made.statement, made.certificate, made.deposit)
 
@@ -361,7 +361,7 @@ class ForgettingClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotAtOptimum)  # it is moved there
             made = make(fitted, X, y, seed=seed)
-        fitted = join_pipeline(fitted, with_weights(split_pipeline(fitted).final, made.optimum.numpy()))
+        fitted = join_pipeline(fitted, with_weights(split_pipeline(fitted).final, to_numpy(made.optimum)))
         self.deposit_ = made.deposit
         self.estimator_, self.classes_ = fitted, fitted.classes_
         for name in ("n_features_in_", "feature_names_in_", "certificate_", "statement_"):

@@ -12,6 +12,7 @@ from expunge.heads.network import Examples, ModuleObjective
 from expunge.mechanism import measure
 from expunge.networks.module import module_request, unlearn_module
 from expunge.request.promise import Promise
+from expunge.runtime.arrays import copy, equal, norm, zeros
 from expunge.solve.linear import Ending
 from expunge.solve.newton import SurrogateEquation, newton_step
 from small_networks import examples, trained
@@ -33,13 +34,13 @@ def test_the_step_is_algorithm_one_and_moves_toward_retraining(curvature: str) -
         ]
     )
     torch.testing.assert_close(update, torch.linalg.solve(matrix, 2 * gradient), atol=1e-6, rtol=1e-5)
-    before = objective.gradient(objective.weights, retain).norm()
-    assert objective.gradient(objective.weights + update, retain).norm() < 0.5 * before
+    before = norm(objective.gradient(objective.weights, retain))
+    assert norm(objective.gradient(objective.weights + update, retain)) < 0.5 * before
 
 
 def test_the_certificate_is_an_estimate_with_its_reason() -> None:
     module = trained().float()
-    stored = {name: value.clone() for name, value in module.state_dict().items()}
+    stored = {name: copy(value) for name, value in module.state_dict().items()}
     inputs, labels = examples(60)
     result = unlearn_module(
         module, (inputs[:2], labels[:2]), (inputs, labels), n_source=60, l2=0.1, epsilon=0.9, delta=1e-2, distance="tv:0.01",
@@ -50,8 +51,8 @@ def test_the_certificate_is_an_estimate_with_its_reason() -> None:
     assert "not convex" in content["notes"][0]
     assert any(sentence.startswith("FALSE for this model") for sentence in content["assumptions"])
     assert all(check.passed for check in verify(result.certificate))
-    assert all(torch.equal(value, stored[name]) for name, value in module.state_dict().items())
-    assert not torch.equal(result.model[0].weight, module[0].weight)
+    assert all(equal(value, stored[name]) for name, value in module.state_dict().items())
+    assert not equal(result.model[0].weight, module[0].weight)
     assert result.model[0].weight.dtype == torch.float32
     assert result.model(inputs.float()).shape == (60, 3)
 
@@ -72,9 +73,7 @@ def test_without_a_damping_one_percent_is_left(distance: str) -> None:
     described = request.subject.describe_step(step, "newton")
     assert (described["residual"], described["iterations"]) == (step.residual, step.iterations)
     retain, head = Examples(inputs[6:], labels[6:]), request.head
-    left, before = (
-        head.gradient(head.weights + u, retain).norm() for u in (step.update, torch.zeros_like(step.update))
-    )
+    left, before = (norm(head.gradient(head.weights + u, retain)) for u in (step.update, zeros(step.update)))
     assert distance != "source" or left < 0.011 * before
 
 

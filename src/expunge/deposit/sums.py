@@ -224,8 +224,9 @@ def _lengths(matrix: Blocks) -> Array:
 
 def _on_grid(values: Array, sizes: Array) -> Array:
     """Multiples of `COARSE` times these sizes, in place: they are powers of two, so that nothing else is rounded."""
-    values /= sizes
-    values /= COARSE
+    with np.errstate(invalid="ignore"):  # infinity by infinity, without a warning, as torch divides
+        values /= sizes
+        values /= COARSE
     namespace(values).round(values, out=values)
     values *= COARSE
     values *= sizes

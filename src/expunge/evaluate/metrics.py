@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedShuffleSplit
 
 from expunge.errors import DataError
 from expunge.evaluate.case import Case, Labelled, make_rows
@@ -225,6 +223,9 @@ def attack_membership(forget: Values, test: Values, seed: int, n_splits: int = 5
         return Score.meaningless(
             f"{len(forget)} forget and {len(test)} test rows: at least {FEWEST_ROWS} of both are needed"
         )
+    from sklearn.linear_model import LogisticRegression  # here: whoever only scores need not wait for it
+    from sklearn.model_selection import StratifiedShuffleSplit
+
     generator = np.random.default_rng(seed)
     chosen = [
         values if len(values) == fewer else generator.choice(values, fewer, replace=False) for values in (test, forget)

@@ -103,8 +103,8 @@ MANY_WEIGHTS = 2_000
 
 @contextlib.contextmanager
 def few_threads(n_rows: int, n_weights: int) -> Iterator[None]:
-    """One thread for small work: where cores are shared, threads of numpy's BLAS wait for each other, up to 80 times
-    longer than the work takes (the demo's deposit: 5.5 seconds by one thread, beyond 300 by two at a load of eight)."""
+    """One thread for small work: where cores are shared, threads of numpy's BLAS wait for each other, far longer than
+    the work takes (the demo, two cores at a load of eight: 28 seconds by one thread, not done after 300 by two)."""
     if n_rows * n_weights > MUCH or n_weights > MANY_WEIGHTS:
         yield
         return

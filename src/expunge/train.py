@@ -53,11 +53,7 @@ def minimise(
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
         weights = _quasi_newton(objective, rows, weights, progress)
     equation = TrainingEquation(objective, weights, rows, near)
-
-    def value(update: Array) -> float:
-        return objective.loss(weights + update, rows)
-
-    return weights + newton_step(equation, goal=tolerance, objective=value, progress=progress).update
+    return weights + newton_step(equation, goal=tolerance, objective=equation.objective, progress=progress).update
 
 
 def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Array, progress: Progress) -> Array:
@@ -66,8 +62,8 @@ def _quasi_newton(objective: LinearHead, rows: RowSet, weights: Array, progress:
     shape, done = weights.shape, 0
 
     def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        at = put(flat.reshape(shape), weights)
-        return objective.loss(at, rows), to_numpy(objective.gradient(at, rows)).reshape(-1)
+        value, gradient = objective.value_and_gradient(put(flat.reshape(shape), weights), rows)
+        return value, to_numpy(gradient).reshape(-1)
 
     def advance(_: NDArray[np.float64]) -> None:
         nonlocal done

@@ -118,7 +118,7 @@ class Curvature:
         self.predicted = BlockValues(rows, lambda: ((block,) for block in rows.blocks()), self._predict, height, keep)
 
     def _predict(self, block: Block) -> Array:
-        return padded(self.objective.predictions(block.features @ self.weights.T).T)
+        return padded(self.objective.predictions((self.weights @ block.features.T).T).T)
 
     def product(self, direction: Array) -> Array:
         """`H V`, in two matrix products a block and one pass between them."""
@@ -345,32 +345,42 @@ class LinearHead(ABC):
 
     def loss(self, weights: Array, rows: RowSet) -> float:
         """`L(W)`: mean loss plus `(l2/2) ||W||^2`."""
-        xp = namespace(weights)
-        total = xp.zeros(1, dtype=xp.float64, device=weights.device)
-        for block in rows.blocks():
-            outputs = double(block.features) @ weights.T
-            total += block.weighted(self.losses(outputs, block.labels), 0).sum()
-        return float(rows.total(total)[0]) / len(rows) + 0.5 * self.l2 * norm(weights) ** 2
+        return self.value_and_gradient(weights, rows)[0]
 
     def gradient(self, weights: Array, rows: RowSet) -> Array:
         """Gradient of `L` at `weights`, K x d, float64."""
-        total = zeros(weights)
+        return self._pass(weights, rows, valued=False)[1]
+
+    def value_and_gradient(self, weights: Array, rows: RowSet) -> tuple[float, Array]:
+        """`L(W)` and its gradient, in one pass over the rows."""
+        return self._pass(weights, rows, valued=True)
+
+    def _pass(self, weights: Array, rows: RowSet, *, valued: bool) -> tuple[float, Array]:
+        total, xp = zeros(weights), namespace(weights)
+        value = xp.zeros(1, dtype=xp.float64, device=weights.device)
         for block in rows.blocks():
             features = double(block.features)
-            residuals = self.predictions(features @ weights.T) - self.targets(block.labels, weights.dtype)
-            total += block.weighted(residuals, 0).T @ features
-        return rows.total(total) / len(rows) + self.l2 * weights
+            outputs = (weights @ features.T).T  # classes first in memory: the products run faster so
+            if valued:
+                value += block.weighted(self.losses(outputs, block.labels), 0).sum()
+            residuals = self.predictions(outputs) - self.targets(block.labels, weights.dtype)
+            add_product(total, block.weighted(residuals, 0).T, features)
+        gradient = rows.total(total) / len(rows) + self.l2 * weights
+        if not valued:
+            return math.nan, gradient
+        return float(rows.total(value)[0]) / len(rows) + 0.5 * self.l2 * norm(weights) ** 2, gradient
 
     def change(self, weights: Array, update: Array, features: Array) -> Array:
         """`link((W+U) x) - link(W x)` for each row; `phi_U(x)` is its outer product with `x`."""
-        return self.predictions(features @ (weights + update).T) - self.predictions(features @ weights.T)
+        changed, before = (self.predictions((at @ features.T).T) for at in (weights + update, weights))
+        return changed - before
 
     def change_mean(self, weights: Array, update: Array, rows: RowSet) -> Array:
         """Mean of `phi_U` over the rows, K x d, float64."""
         total = zeros(weights)
         for block in rows.blocks():
             features = double(block.features)
-            total += block.weighted(self.change(weights, update, features), 0).T @ features
+            add_product(total, block.weighted(self.change(weights, update, features), 0).T, features)
         return rows.total(total) / len(rows)
 
     def change_sup(self, update: Array) -> float:

@@ -101,6 +101,7 @@ def newton_step(
     falls. A `pull` above 0 holds the update nearer to 0; whatever u comes out, the residual reported is that of `a(u)`.
     """
     update = zeros(equation.weights)
+    value = 0.0 if objective is None else objective(update)  # first: the gradient may come with it
     current = equation.residual(update)
     start = size = norm(current)
     goal = CONVERGED * start if goal is None else goal
@@ -127,19 +128,20 @@ def newton_step(
         direction = equation.agreed(solved.solution)
         inner, iterations = inner + solved.iterations, iterations + 1
         damping, left = max(damping, solved.damping), solved.relative_residual
-        value, slope = (0.0, 0.0) if objective is None else (objective(update), float((current * direction).sum()))
+        slope = float((current * direction).sum())
         length, accepted = 2.0, False
         while not accepted and length > shortest:
             length /= 2.0
             trial = update + length * direction
+            there = value if objective is None else objective(trial)
             image = equation.residual(trial)
             if pull:
-                image += (equation.scale * pull) * trial
+                image = image + (equation.scale * pull) * trial
             reached = norm(image)
             if objective is None:
                 accepted = not safeguarded or reached < size
             else:
-                accepted = objective(trial) <= value + 1e-4 * length * slope or reached < 0.5 * size
+                accepted = there <= value + 1e-4 * length * slope or reached < 0.5 * size
         if not accepted:
             ending = Ending.STALLED
             break
@@ -150,7 +152,7 @@ def newton_step(
             break
         else:
             stalled = False
-        update, current, size = trial, image, reached
+        update, current, size, value = trial, image, reached, there
         if stalled:
             ending = Ending.STALLED if size > goal else Ending.REACHED
             break
@@ -396,7 +398,7 @@ class RetainedEquation(_Equation):
         return Hessian(self.head.curvature(self.weights + update, self.surrogate), float(self.n_retain), pull, last)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingEquation(_Equation):
     """`g(w+u) = 0`. Somebody who has what is `near` the inverse of the Hessian saves forming Hessians."""
 
@@ -405,11 +407,18 @@ class TrainingEquation(_Equation):
     surrogate: Any  # the source itself
     near: Preconditioner | None = None
     scale = 1
+    last: tuple[Array | None, Array | None] = (None, None)  # an update, and the gradient there
+
+    def objective(self, update: Array) -> float:
+        """`L(w+u)`; the gradient comes with it, in one pass over the rows."""
+        value, gradient = self.head.value_and_gradient(self.weights + update, self.surrogate)
+        self.last = update, gradient
+        return float(value)
 
     def residual(self, update: Array) -> Array:
         """The gradient, float64."""
-        gradient: Array = self.head.gradient(self.weights + update, self.surrogate)
-        return gradient
+        of, gradient = self.last
+        return gradient if of is update else self.head.gradient(self.weights + update, self.surrogate)
 
     def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> Hessian:
         return Hessian(self.head.curvature(self.weights + update, self.surrogate), 1.0, pull, last, self.near)

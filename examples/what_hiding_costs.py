@@ -107,6 +107,8 @@ def main() -> None:
     parser.add_argument("--after", type=Path)
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
+    if given.page is None and given.out is None:
+        parser.error("give --out, where the figures go, or --page with --before and --after")
     if given.page is not None:
         given.page.write_text(page_of(*(json.loads(path.read_text()) for path in (given.before, given.after))))
         return

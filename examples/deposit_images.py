@@ -1,4 +1,4 @@
-"""Image heads with a deposit, alone and beside a surrogate, without one, and retrained; and where the truth is.
+"""Image heads with a deposit, with a surrogate, and retrained; and where the truth is.
 
     python examples/deposit_images.py --data FOLDER [--only mnist] [--l2 1/n] [--share 0.01] [--device cuda] [--seeds 3]
 
@@ -27,7 +27,6 @@ from expunge.bounds.calibration import mu_for
 from expunge.deposit.evidence import DepositEvidence
 from expunge.deposit.file import Deposit
 from expunge.deposit.make import make_deposit, optimum
-from expunge.distance import parse_distance
 from expunge.door import ask
 from expunge.errors import ExpungeError
 from expunge.evidence import foresee
@@ -43,13 +42,7 @@ DRAWS = 5
 MOST_TESTED = 4_000  # rows to score on, of the embeddings
 CASE = ("task", "l2", "seed", "share")
 GROUPS = {0.001: 5}  # of a share; of others one
-METHODS: dict[str, Any] = {  # with a deposit, the distance declared
-    "now, same": (False, "same"),
-    "deposit": (True, None),
-    "deposit and same": (True, "same"),
-    "deposit and same, seen": (True, replace(parse_distance("same"), sampling="seen")),
-    "deposit and chi2:1": (True, "chi2:1"),
-}
+METHODS = {"same": False, "deposit": True}  # with a deposit; without one the distance is `same`
 Labelled = tuple[Any, Any]
 
 
@@ -145,16 +138,15 @@ class Group:
     forget: Labelled
     execution: Execution
 
-    def measured(self, with_deposit: bool, distance: Any, budget: tuple[float, float], seed: int) -> tuple[Any, Any]:
-        """A request with a deposit, with a surrogate, or both, and what was measured for it."""
+    def measured(self, with_deposit: bool, budget: tuple[float, float], seed: int) -> tuple[Any, Any]:
+        """A request with a deposit or with a surrogate, and what was measured for it."""
         model, forget, surrogate = self.model, self.forget, self.task.surrogate
         if not with_deposit:
-            promise = Promise(*budget, distance, force=True)
+            promise = Promise(*budget, "same", force=True)
             request = ask(model, forget, surrogate, promise, execution=self.execution)
             return request, measure(request, seed=seed)
-        promise = Promise(*budget, distance, force=True)
-        given = None if distance is None else surrogate
-        request = ask(model, forget, given, promise, deposit=self.kept, execution=self.execution)
+        promise = Promise(*budget, force=True)
+        request = ask(model, forget, None, promise, deposit=self.kept, execution=self.execution)
         return request, weigh(DepositEvidence.gather(request))
 
 
@@ -172,12 +164,12 @@ def one(
     common = {"task": task.name, "l2": task.l2, "share": share, "m": m, "seed": seed, "group": group, "n": n}
     common |= {"before": accuracy(model.matrix(), task.test), "retrained": accuracy(retrained, task.test)}
     group_of, shaped = Group(task, model, kept, forget, execution), None
-    for method, (with_deposit, distance) in METHODS.items():
+    for method, with_deposit in METHODS.items():
         for epsilon in EPSILONS:
             began = time.perf_counter()
             row = {**common, "method": method, "epsilon": epsilon}
             try:
-                request, measured = group_of.measured(with_deposit, distance, (epsilon, 1.0 / n), seed)
+                request, measured = group_of.measured(with_deposit, (epsilon, 1.0 / n), seed)
                 _, derived = foresee(request, measured)
                 update = put(request.weights + measured.step.update, retrained)
                 shaped = shaped or (Kept(measured.retained.deposit) if with_deposit else None)
@@ -239,7 +231,6 @@ def cell(rows: list[dict[str, Any]]) -> str:
 
 
 def markdown(found: list[dict[str, Any]]) -> str:
-    methods = ("now, same", "deposit", "deposit and same", "deposit and same, seen", "deposit and chi2:1")
     ratios = [
         row["radius"] / max(row["true"], 1e-300) for row in found if "radius" in row and math.isfinite(row["radius"])
     ]
@@ -248,25 +239,22 @@ def markdown(found: list[dict[str, Any]]) -> str:
         "",
         "Written by `examples/deposit_images.py`. Test accuracy in percent, delta = 1/n, means over seeds and draws of "
         "noise. MNIST has 30,000 rows to train on, CIFAR-10 18,000 of the first 36,000 (4,000 to score on), Stanford "
-        "Dogs 7,865; as many are the surrogate. `now` is the bound without a deposit with a true `same` surrogate; "
-        "`seen` takes what the surrogate shows for all there is (`--sampling seen`), the others count rows unlike any "
-        "seen. All with the noise that is published: one of six levels; in brackets with noise for the "
-        "region itself, which would tell who left. `refused`: no finite region, beyond the last level, or rows that "
-        "the surrogate shows no like of.",
+        "Dogs 7,865; as many are the surrogate, of which `same` is true. With a deposit the noise is what is "
+        "published, one of six levels; in brackets with noise for the region itself, which would tell who left. "
+        "`refused`: no finite region, or beyond the last level.",
         "",
         f"{len(ratios)} regions; the retrained weights outside {sum(r < 1 for r in ratios)} of them; smallest radius "
         f"over true distance {min(ratios):.2f}, median {np.median(ratios):.0f}.",
         "",
-        "| task | l2 | forgotten | epsilon | before | retrained | now | deposit alone | deposit and `same` "
-        "| the same, `seen` | deposit and chi2:1 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| task | l2 | forgotten | epsilon | before | retrained | surrogate, `same` | deposit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for key in dict.fromkeys((row["task"], row["l2"], row["m"], row["epsilon"]) for row in found):
         mine = [row for row in found if (row["task"], row["l2"], row["m"], row["epsilon"]) == key]
         task, l2, m, epsilon = key
         head = [task, f"{l2:.2g}", f"{m:,} ({100 * mine[0]['share']:g} %)", f"{epsilon:g}"]
         head += [f"{100 * np.mean([row[name] for row in mine]):.1f}" for name in ("before", "retrained")]
-        cells = [cell([row for row in mine if row["method"] == method]) for method in methods]
+        cells = [cell([row for row in mine if row["method"] == method]) for method in METHODS]
         lines.append("| " + " | ".join([*head, *cells]) + " |")
     return "\n".join([*lines, *by_group(found)]) + "\n"
 
@@ -275,7 +263,7 @@ def by_group(found: list[dict[str, Any]]) -> list[str]:
     """How much depends on who leaves: lowest, median and highest over groups of the same size."""
     lines = [
         "",
-        "Who leaves decides. Deposit alone, groups of the same size drawn at random (several a seed): lowest, median, "
+        "Who leaves decides. With a deposit, groups of the same size drawn at random (several a seed): lowest, median, "
         "highest accuracy, and in brackets with noise for the region itself.",
         "",
         "| task | l2 | forgotten | epsilon | groups | lowest | median | highest |",

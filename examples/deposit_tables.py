@@ -122,20 +122,14 @@ def forgotten(kept: Deposit, rows: Rows, m: int, seed: int) -> tuple[Any, Any, A
 def issued(
     model: Any, kept: Deposit, rows: Rows, test: Rows, epsilon: float, group: tuple[Any, Any, Any]
 ) -> dict[str, Any]:
-    """One group of random people at one epsilon; what the deposit alone refuses is asked for again with a surrogate."""
+    """One group of random people at one epsilon."""
     gone, update, refit = group
     forget = (rows[0][gone], rows[1][gone])
     began = time.perf_counter()
     try:
         made = unlearn(model, forget, kept, epsilon=epsilon, delta=DELTA)
     except ExpungeError as error:
-        row = {"refused": type(error).__name__, "refit": refit.score(*test), "beside": None}
-        try:
-            beside = unlearn(model, forget, kept, test, epsilon=epsilon, delta=DELTA, distance="same")
-            row["beside"] = {"status": beside.certificate.status, "accuracy": beside.estimator.score(*test)}
-        except ExpungeError as again:
-            row["refused again"] = str(again)
-        return row
+        return {"refused": type(error).__name__, "refit": refit.score(*test)}
     seconds = time.perf_counter() - began
     return {
         "seconds": seconds,
@@ -189,8 +183,8 @@ def lines_of(name: str, table: dict[str, Any]) -> list[str]:
         f"{about['seconds']:.1f} s and has {about['bytes'] / 1e6:.1f} MB.",
         "",
         "| forgotten | epsilon | issued, all `proven` | refused | gap, mean | gap, largest | refit outside the region "
-        "| smallest radius/true | median | seconds | refused ones with a surrogate: issued, gap |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| smallest radius/true | median | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for m, epsilon in SETTINGS:
         mine = [row for row in results if (row["m"], row["epsilon"]) == (m, epsilon)]
@@ -202,19 +196,9 @@ def lines_of(name: str, table: dict[str, Any]) -> list[str]:
             str(m), f"{epsilon:g}", f"{len(made)} of {len(mine)}", str(len(mine) - len(made)), f"{np.mean(gaps):+.3f}",
             f"{max(map(abs, gaps)):.3f}", str(sum(ratio < 1.0 for ratio in ratios)), f"{min(ratios):.1f}",
             f"{np.median(ratios):.1f}", f"{np.median([row['seconds'] for row in made] or [math.nan]):.2f}",
-            beside([row for row in mine if "status" not in row]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-def beside(refused: list[dict[str, Any]]) -> str:
-    """What a surrogate of the same distribution makes of what the deposit alone refuses."""
-    if not refused:
-        return "--"
-    made = [row for row in refused if row["beside"] is not None]
-    gaps = [100 * (row["beside"]["accuracy"] - row["refit"]) for row in made]
-    return f"{len(made)} of {len(refused)}" + (f", {np.mean(gaps):+.2f}" if made else "")
 
 
 def markdown(tables: dict[str, Any]) -> str:
@@ -223,9 +207,7 @@ def markdown(tables: dict[str, Any]) -> str:
         "# scikit-learn's defaults, with a deposit",
         "",
         "Written by `examples/deposit_tables.py`. `gap` is the accuracy less that of scikit-learn refitted without the "
-        "people, in points: mean, and the largest either way. Distances are in the norm of the noise's shape. What the "
-        "deposit alone refuses is asked for again with the held-out rows as a surrogate of the same distribution: they "
-        "enter the bound, not the step, and make the certificate `conditional`.",
+        "people, in points: mean, and the largest either way. Distances are in the norm of the noise's shape.",
     ]
     for name in TABLES:
         if name in tables:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import beside_problems
 import expunge
 from asking import asked
 from deposit_problems import made as made_deposit
@@ -112,16 +111,6 @@ def kept_result(
     rows_given = case.X[:m].astype(np.float32) if copies else case.X[:m]
     settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "deposit": case.deposit, "force": True, "noise": noise}
     return expunge.unlearn(case.model, (rows_given, case.y[:m]), **settings)
-
-
-def beside(m: int, **options: Any) -> Honest:
-    """One deletion with a deposit and a surrogate that has a part in it."""
-    model, source = beside_problems.kept()
-    settings: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "distance": "same", "force": True} | options
-    forget, surrogate = beside_problems.first(m), beside_problems.SURROGATE
-    found = expunge.unlearn(model, forget, surrogate, deposit=source, **settings)
-    assert found.certificate.status == "conditional"
-    return Honest(found.certificate, found.model.to_bytes(), source.model.to_bytes())
 
 
 @cache

@@ -158,9 +158,6 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
         None, rows(SOURCE), None, Promise(1.0, 1e-3), deposit=kept(), forget_class=0
     ).forget.features.tolist(),
     "forget with a deposit": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), deposit=kept(), **PROMISE)),
-    "surrogate beside a deposit": lambda rows: told(
-        expunge.unlearn(trained(), rows(FORGET), rows(TEST), distance="same", deposit=kept(), **PROMISE)
-    ),
     "stream to forget": lambda rows: told(
         expunge.unlearn(trained(), streamed(rows, FORGET), deposit=kept(), **PROMISE)
     ),

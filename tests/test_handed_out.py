@@ -87,3 +87,13 @@ def test_rare_fields_are_written_somewhere() -> None:
     code = "".join(path.read_text() for path in (Path(expunge.__file__).parent).rglob("*.py"))
     for name in RARE:
         assert f'"{name.split(".")[1]}"' in code, name
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_status_is_of_what_was_given_whoever_leaves() -> None:
+    X, y = source()
+    promise = {"epsilon": 1.0, "delta": 1e-3, "force": True}
+    for gone in (rows(1), rows(7, 8, 9), rows(*range(40))):
+        with_deposit = expunge.unlearn(trained(), gone, deposit=kept().deposit, **promise)
+        with_surrogate = expunge.unlearn(trained(), gone, (X[200:], y[200:]), distance="same", **promise)
+        assert (with_deposit.statement.status, with_surrogate.statement.status) == ("proven", "conditional")

@@ -1,4 +1,4 @@
-"""Expunge on one task beside its peers: with a surrogate, with a deposit, with both; every region against the truth."""
+"""Expunge on one task beside its peers: with a surrogate, with a deposit; every region against the truth."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from expunge.runtime.arrays import Array, norm, put, size
 from expunge.runtime.progress import Progress, silent
 from expunge.train import minimise
 
-SURROGATE, DEPOSIT, BOTH = "Expunge, surrogate", "Expunge, deposit", "Expunge, both"
-OURS = (SURROGATE, DEPOSIT, BOTH)
+OURS = SURROGATE, DEPOSIT = "Expunge, surrogate", "Expunge, deposit"
 RIDGE = "Expunge, ridge head"  # with a deposit: ridge_heads.py
 SET_NOISE = 1e-5  # for ridge heads, before anybody asks: there is nothing but rounding to hide
 BASE = 1.0  # the epsilon that is asked with; what is measured does not depend on it
@@ -61,8 +60,6 @@ def expunged(
     cells: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
     for name in OURS:
-        if name == BOTH and sequence:  # refused: what is spent on surrogate rows is spent for one model
-            continue
         found = {}
         for l2 in task.models:
             found[l2] = Asked(name, task, l2, cases[l2], sequence).cells(wanted, checks)
@@ -170,9 +167,8 @@ class Asked:
 
     def _with_deposit(self, kept: Deposit, forget: Labelled) -> Request:
         noise = SET_NOISE if self.name == RIDGE else None
-        surrogate, distance = (self.case.surrogate, "same") if self.name == BOTH else (None, None)
-        promise = Promise(BASE, self.task.delta, distance, force=True, noise=noise)
-        return ask(None, forget, surrogate, promise, deposit=kept, execution=Execution(device=self.task.device))
+        promise = Promise(BASE, self.task.delta, force=True, noise=noise)
+        return ask(None, forget, None, promise, deposit=kept, execution=Execution(device=self.task.device))
 
     def _check(self, request: Request, measured: Measurement) -> dict[str, Any]:
         """The region beside the truth, lengths as the region has them.

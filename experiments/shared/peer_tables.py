@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.protocol.experiment import Config, Record, Table, grouped, percent, spread
 from experiments.shared.checks import tally
-from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE
+from experiments.shared.ours import DEPOSIT, OURS, RIDGE, SURROGATE
 from experiments.shared.rivals import CHOSEN, DESCENT, LANGEVIN, REMOVAL, RETRAIN, RETRAIN_RIDGE, TUNING, USUAL
 from expunge.bounds import TERMS
 
@@ -20,7 +20,6 @@ NEEDS = {
     **dict.fromkeys((RETRAIN, RETRAIN_RIDGE, *PEERS), "retained rows"),
     SURROGATE: "surrogate",
     DEPOSIT: "deposit",
-    BOTH: "deposit, surrogate",
     RIDGE: "deposit",
 }
 ALL_OURS = (*OURS, RIDGE)
@@ -150,7 +149,7 @@ def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
         losses = {
             kind: None if (value := mean(some)) is None else 100.0 * (before - value) for kind, some in own.items()
         }
-        best = losses[BOTH]
+        best = losses[DEPOSIT]
         total += 1
         within += best is not None and best <= ALLOWED
         result = group[0]["result"]
@@ -161,12 +160,12 @@ def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
                 f"{result['weights']:,}",
                 percent([before]),
                 *(_points(losses[kind]) for kind in OURS),
-                _limit(own[BOTH]),
+                _limit(own[DEPOSIT]),
                 _cell(cells[RIDGE, None, USUAL, AT]) if (RIDGE, None, USUAL, AT) in cells else "--",
             )
         )
     note = (
-        f"Points of test accuracy below retraining with the same l2; with deposit and surrogate at most {ALLOWED:g} in "
+        f"Points of test accuracy below retraining with the same l2; with a deposit at most {ALLOWED:g} in "
         f"{within} of {total} tasks. What limits it: the length of the noise over that of the weights, and the term of "
         f"the region that is largest, with its share ({_words(groups)}). Beside it the accuracy of a ridge head with a "
         "deposit, at RidgeClassifier's alpha = 1."
@@ -178,7 +177,7 @@ def _losses(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
 
 def _words(groups: Mapping[Key, list[Record]]) -> str:
     """What the terms are that are largest somewhere."""
-    found = [one for group in groups.values() for one in cells_of(group).get((BOTH, None, USUAL, AT), ())]
+    found = [one for group in groups.values() for one in cells_of(group).get((DEPOSIT, None, USUAL, AT), ())]
     largest = {max(one["terms"], key=one["terms"].__getitem__) for one in found if one["accuracy"] is not None}
     return "; ".join(f"{name}: {TERMS[name].words}" for name in sorted(largest) if name in TERMS)
 
@@ -232,7 +231,7 @@ def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     rows, neither, total = [], 0, 0
     for (name, count, sequence), group in groups.items():
         wanted, cells = config["run"]["tasks"][name], cells_of(group)
-        lines = [(kind, None, CHOSEN) for kind in (DEPOSIT, BOTH, RIDGE)]
+        lines = [(kind, None, CHOSEN) for kind in (DEPOSIT, RIDGE)]
         if (RIDGE, None, CHOSEN, AT) in cells:
             both = ({one[:2] for one in _behind(wanted, cells, (kind, None, CHOSEN))} for kind in (DEPOSIT, RIDGE))
             neither, total = (
@@ -246,11 +245,11 @@ def _named(config: Config, groups: Mapping[Key, list[Record]]) -> Table:
     note = "By points of test accuracy, passes in brackets; requests that are not here have no such cell."
     if total:
         note += (
-            f" In {neither} of {total} cells both heads with a deposit alone (the task's own, the ridge head) are "
-            "behind the same peer."
+            f" In {neither} of {total} cells both heads with a deposit (the task's own, the ridge head) are behind "
+            "the same peer."
         )
     title = f"Where Expunge with a deposit and the chosen l2 is behind a peer at epsilon up to {SMALL:g}"
-    columns = ("task", "forgotten", "deposit", "deposit and surrogate", "ridge head, deposit")
+    columns = ("task", "forgotten", "deposit", "ridge head, deposit")
     return Table(title, columns, tuple(rows), (note,))
 
 
@@ -328,10 +327,7 @@ def _notes(wanted: Mapping[str, Any], cells: Cells, group: Sequence[Record], seq
         "over epsilons."
     )
     if sequence:
-        yield (
-            "One row a request: a model is published after each, and the table has the last. A surrogate beside a "
-            "deposit is for one model, so there is no such line."
-        )
+        yield "One row a request: a model is published after each, and the table has the last."
     if (RIDGE, None, USUAL, AT) in cells:
         yield (
             "Ridge head: least squares with targets -1 and 1 on the same rows, of which a deposit knows everything. "

@@ -1,7 +1,7 @@
 """The one door: everything that can be checked is checked here, before any work is done.
 
-For Python and the command line alike, and whatever is known of the source: rows that resemble it, the source itself, a
-deposit, or a deposit and rows. What does not apply is refused, never ignored.
+For Python and the command line alike, and whatever is known of the source: rows that resemble it, the source itself, or
+a deposit. What does not apply is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import PublicNote
 from expunge.deposit.file import Deposit, Numbers
 from expunge.deposit.membership import Membership, as_given, look_up, require_members
-from expunge.deposit.sums import require_equal
 from expunge.distance import Distance, Estimation
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import Rows
@@ -93,7 +92,7 @@ def ask(
         What to unlearn from; with a deposit it may be left out, or be the published model of a deletion before. A
         network comes as its `NetworkSubject`, which also says where and in which blocks it computes.
     forget, surrogate
-        (features, labels), or streams. Without a deposit there must be a surrogate and, in the promise, its distance.
+        (features, labels), or streams. There is either a deposit, or a surrogate and, in the promise, its distance.
     forget_class
         The rows of that class among those given are forgotten, and they must be all the source had.
     declared
@@ -139,7 +138,7 @@ def ask(
     sets, rows, n_given = {FORGET: forget}, None, 0
     if surrogate is not None:
         sets[SURROGATE] = surrogate = prepare_frames(surrogate, record, SURROGATE)
-        stored, labelled = dtype if deposit is not None else execution.rows_dtype, is_labelled(surrogate)
+        stored, labelled = execution.rows_dtype, is_labelled(surrogate)
         rows = rows_of(surrogate, form, record, stored, place, SURROGATE, execution)
         if stored != dtype:  # long rows are scaled otherwise in another dtype
             comparable = in_memory(rows_of(forget, form, record, stored, place, FORGET), "what is to be forgotten")
@@ -186,8 +185,6 @@ def _linear_subject(
                 "there are no rows to share out among them",
                 "Start one process, without torchrun.",
             )
-        if promise.distance.law.stands_in:
-            require_equal(deposit.record)
         form, record, head, given = deposit.model, deposit.record, deposit.head, model or deposit.model
         published = given.weight.dtype
     else:
@@ -239,15 +236,13 @@ def _ask_network(
 ) -> Request:
     """A request about a network, whose subject makes examples ready; only convex losses are worth a survey."""
     record, distance, convex = subject.record, promise.distance, subject.head.about.convex
-    if deposit is not None:
-        require_none_with_deposit({"surrogate": surrogate})
-    elif not isinstance(distance, Distance) or distance.matched:
+    if not isinstance(distance, Distance) or distance.matched:
         raise OptionError(
             f"distance {distance}, estimated or with matched classes",
             "for a network it must be declared, and of the classes as they are",
             "Write for example chi2:0.1 or same.",
         )
-    elif convex:
+    if deposit is None and convex:
         require_not_noised(record)
     if promise.noise.kind == REHEARSAL:
         raise OptionError(

@@ -22,7 +22,6 @@ NO_UPDATE = (
     "no update was made: with this surrogate every update had a larger bound, so the noise alone covers the forgotten "
     "rows"
 )
-NOT_NEEDED = "the surrogate given has no part in this: with the deposit alone the noise is no larger"
 
 
 class Evidence(Protocol):
@@ -47,7 +46,7 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True)
 class Retained:
-    """What stands for the retained rows: rows at a distance from them, what a deposit has left, or both.
+    """What stands for the retained rows: rows at a distance from them, or what a deposit has left.
 
     `distance` is the declared one, or what was estimated for the step, with the details in `estimate`. Of a deposit
     `route` is how its region was found, `scale` the noise level that covers it, and `deposit` what is left of it.
@@ -104,18 +103,10 @@ def foresee(request: Request, measured: Measurement) -> tuple[Claim, Conclusion]
     return claim, derive(claim)
 
 
-def step_kind(request: Request, measured: Measurement) -> str:
-    """How the step was made: with a deposit alone it is Newton's, whatever was given with it."""
-    alone = measured.retained.route is not None and not measured.retained.distance.law.stands_in
-    return "newton" if alone else str(request.promise.step)
-
-
 def collect_notes(request: Request, measured: Measurement) -> tuple[str, ...]:
     """What is odd but not an error; first of all, that an epsilon is so large that it promises next to nothing."""
     little = next_to_nothing(request.promise.epsilon)
     notes = ((PublicNote(little),) if little else ()) + request.notes
     if math.isinf(measured.step.pull) and request.head.about.convex:
         notes += (NO_UPDATE,)
-    if request.surrogate is not None and not measured.retained.distance.law.stands_in:
-        notes += (NOT_NEEDED,)
     return notes

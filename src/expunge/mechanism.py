@@ -25,7 +25,7 @@ from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
 from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
-from expunge.evidence import Evidence, Measurement, build_claim, collect_notes, step_kind
+from expunge.evidence import Evidence, Measurement, build_claim, collect_notes
 from expunge.noise import KeyedSource, RandomBytes, bits_for
 from expunge.request.promise import refuse_unsound
 from expunge.request.request import (
@@ -145,8 +145,8 @@ def hand_over(
         claim,
         derived,
         model=subject.describe(published),
-        sizes=describe_sizes(request, measured.retained.distance),
-        step=subject.describe_step(step, step_kind(request, measured)),
+        sizes=describe_sizes(request),
+        step=subject.describe_step(step, str(request.promise.step)),
         data=describe_data(request, measured.retained.distance),
         estimate=measured.retained.estimate,
         notes=collect_notes(request, measured),

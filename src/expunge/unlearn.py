@@ -108,9 +108,8 @@ def unlearn(
     forget_class              forget the rows of this class among those given, which must be all the source had of it
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
-    deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance, or
-                              with them: many rows then need less noise, and the result is conditional where they had
-                              a part in it. That of what is retained is in the result; the one given is to be destroyed
+    deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance. That
+                              of what is retained is in the result; the one given is to be destroyed
     force                     hand over a model that is of little use; never overrides a claim that says nothing
     noise                     the noise's standard deviation, set before anybody asks: a number, or `rows:10` (as for
                               ten rows, rehearsed on surrogate rows); a request that needs more is refused. None: the

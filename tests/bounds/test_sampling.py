@@ -206,19 +206,6 @@ def test_unlike_rows_are_rarely_more() -> None:
     assert np.mean(counts > unlike_rows(500, 0.01, -math.log(0.05))) <= 0.05
 
 
-def test_unlike_rows_are_charged_the_least_of_what_is_known_of_them() -> None:
-    tail = Tail(1.0, 0.1, 0.01, charge=0.5, n_new=100, n_seen=100)
-    counts = np.array([0.0, 1.0, 4.0, 16.0, 64.0])
-    assert tail.charged(counts).tolist() == [0.0, 0.5, 2.0, 8.0, 32.0]
-    assert replace(tail, together=1.0).charged(counts).tolist() == [0.0, 0.5, 2.0, 4.0, 8.0]
-    assert replace(tail, together=1.0, most=3.0).charged(counts).tolist() == [0.0, 0.5, 2.0, 3.0, 3.0]
-    assert replace(tail, together=1.0, most=3.0).scaled(2.0).charged(counts).tolist() == [0.0, 1.0, 4.0, 6.0, 6.0]
-    assert replace(tail, most=0.0, counted=0.25).charged(counts).tolist() == [0.0, 0.25, 1.0, 4.0, 16.0]
-    assert replace(tail, counted=0.25).scaled(2.0).charged(counts).tolist() == [0.0, 1.5, 6.0, 24.0, 96.0]
-    assert replace(tail, most=0.0).quantile(1e-6) == pytest.approx(replace(tail, charge=0.0).quantile(1e-6), rel=1e-3)
-    assert replace(tail, most=3.0).quantile(1e-6) < tail.quantile(1e-6)
-
-
 def test_a_small_ratio_in_closed_form() -> None:
     """Below a thousandth `t^2 / (2 (1 + t/3))` stands in for h(t), to the last digits; above, h less a billionth."""
     total, step = 8e7, 1.0
@@ -248,17 +235,12 @@ def test_the_smaller_tail_by_hand() -> None:
     assert float(Tail(2.0, 1.0, 0.0).above(np.array([6.0]))[0]) == pytest.approx(math.exp(-8.0), rel=1e-12)
 
 
-def test_what_is_charged_and_what_is_counted_add_up() -> None:
-    """Neither alone, nor one as large as the other, leaves unlike rows uncharged."""
+def test_unlike_rows_are_charged_where_they_add_something() -> None:
     x = np.array([4.0])
     plain = Tail(1.0, 0.1, 0.05, n_new=40, n_seen=60)
     assert plain.above(x) == plain._sum(x), "what adds nothing is not counted"
-    for charge, counted in ((0.3, 0.3), (0.6, 0.0), (0.0, 0.6)):
-        tail = replace(plain, charge=charge, counted=counted)
-        assert tail.above(x) == pytest.approx(replace(plain, charge=0.6).above(x), rel=1e-12)
-        assert tail.above(x)[0] > plain.above(x)[0]
-        assert not replace(Tail(0.0, 0.0, 0.0), charge=charge, counted=counted).nothing
-    for name in ("expected", "variance", "step"):
+    assert replace(plain, charge=0.6).above(x)[0] > plain.above(x)[0]
+    for name in ("expected", "variance", "step", "charge"):
         assert not replace(Tail(0.0, 0.0, 0.0), **{name: 1.0}).nothing
     assert Tail(0.0, 0.0, 0.0).nothing
 

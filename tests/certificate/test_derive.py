@@ -23,7 +23,7 @@ from expunge.certificate.derive import (
 )
 from expunge.certificate.dossier import read_claim
 from expunge.certificate.verify import checks
-from expunge.certificate.wording import AVERAGED, CONSTANTS, INDEPENDENT, OPTIMUM, OWN_MEASURE, SEEN
+from expunge.certificate.wording import AVERAGED, CONSTANTS, INDEPENDENT, OPTIMUM, SEEN
 from expunge.distance import Distance, Means
 from expunge.errors import OptionError
 from expunge.noise import Noise, needed_scale
@@ -165,7 +165,7 @@ def test_what_was_declared_is_said_by_name_and_nothing_else_is(claim) -> None:
         assert any(f"Declared: {others} of the forgotten rows" in sentence for sentence in assumed) == (others > 0)
 
 
-MAY_BE_SAID = {SEEN, INDEPENDENT, AVERAGED, OWN_MEASURE, OPTIMUM, CONSTANTS, Means.assumption}
+MAY_BE_SAID = {SEEN, INDEPENDENT, AVERAGED, OPTIMUM, CONSTANTS, Means.assumption}
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,6 @@ MAY_BE_SAID = {SEEN, INDEPENDENT, AVERAGED, OWN_MEASURE, OPTIMUM, CONSTANTS, Mea
         ({}, Distance("means", 0.1), {INDEPENDENT, Means.assumption}, "NOT KNOWN, ESTIMATED: means:0.1"),
         ({"averaged": True}, Distance("same", 0.0), {INDEPENDENT, AVERAGED}, "Declared: same"),
         ({"averaged": True}, Distance("chi2", 0.1, sampling="seen"), {SEEN, INDEPENDENT}, SEEN),
-        ({"bound": "deposit"}, Distance("chi2", 0.1), {INDEPENDENT, OWN_MEASURE}, "Declared: chi2:0.1"),
-        ({"bound": "deposit"}, Distance("chi2", 0.1, "samples"), set(), "Declared: chi2:0.1"),
         ({"bound": "paper"}, Distance("chi2", 0.1), {OPTIMUM, CONSTANTS}, "Declared: chi2:0.1"),
     ],
 )

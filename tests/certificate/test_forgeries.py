@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import beside_problems
 import honest
 from deposit_problems import made as made_deposit
 from expunge.bounds.calibration import power_of_four
@@ -52,11 +51,6 @@ MADE: dict[str, Callable[[], honest.Honest]] = {
     "plain route": lambda: honest.kept("softmax", 3, l2=0.01, n=60, noise="exact"),
     "exact": lambda: honest.kept("ridge"),
     "free": lambda: honest.kept("logistic", l2=0.05, free=True, fixed_c=True, copies=True),
-    "beside": lambda: honest.beside(beside_problems.MANY),
-    "beside range": lambda: honest.beside(1800, noise="exact"),
-    "beside matched": lambda: honest.beside(
-        1800, distance=Distance("chi2", 0.01, "samples"), match_classes=True, noise="exact"
-    ),
 }
 KEPT = ("long rows", "range", "plain route", "exact", "free")
 
@@ -91,7 +85,6 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("paper", {"noise.failures": {"sampling": 1e-4}}, "noise.failures"),
     ("long rows", {"noise.failures": {}}, "noise.failures"),
     ("samples", {"sampling_failure": 0.1}, "sampling_failure"),
-    ("beside", {"sampling_failure": Times(6.0)}, "sampling_failure"),
     ("series", {"noise.averaged": True}, "noise.averaged"),
     ("long rows", {"noise.averaged": True}, "noise.averaged"),
     ("long rows", {"epsilon": 60.0}, "what float64 makes of the noise"),
@@ -133,9 +126,7 @@ FORGERIES: list[tuple[str, CHANGE | Callable[[], CHANGE], str]] = [
     ("long rows", {"bound.convention": "exact"}, "quadratic losses"),
     ("plain route", {"model.free_bias": True}, "the plain route"),
     ("long rows", {"shape_least": Times(1e6)}, "shape_least"),
-    ("beside range", {"bound.convention": "plain"}, "bound.convention"),
-    ("beside range", {"change_each": Times(1e6)}, "change_each"),
-    ("beside range", {"change_together": 0.0}, "change_together"),
+    ("long rows", {"distance.kind": "same", "distance.provenance": "declared"}, "rows stand in"),
 ]
 
 
@@ -186,15 +177,6 @@ def test_noise_below_what_the_region_needs_is_not_enough(name: str) -> None:
     below = power_of_four(of(name)["noise"]["required"]) / 4.0  # the largest level that is not enough
     failed = {check.name for check in failures(redone(changed(of(name), {"sigma": below})))}
     assert failed >= {"the noise that was chosen is enough", "delta is not exceeded"}
-
-
-@pytest.mark.parametrize(("start", "kind"), [("long rows", "same"), ("beside", "deposit")])
-def test_a_deposit_with_and_one_without_a_surrogate_cannot_pass_for_each_other(start: str, kind: str) -> None:
-    """Their facts have other names, so that neither can be read as the other."""
-    distance = Distance(kind, 0.0)
-    said = asdict(distance) | {"meaning": distance.meaning}
-    with pytest.raises(VerificationFailed, match="lacks or adds"):
-        verify(redone(changed(of(start), {"distance": said})))
 
 
 def test_every_rule_is_in_the_list_in_words() -> None:

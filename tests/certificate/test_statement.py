@@ -274,7 +274,7 @@ def at_epsilon(epsilon: float) -> Callable[[Json], object]:
 
 
 KEPT: dict[str, tuple[Callable[[Json], object], str]] = {
-    "a declared distance": (with_distance("same"), "noise.failures"),
+    "a declared distance": (with_distance("same"), "either rows stand in"),
     "nothing spent on arithmetic": (put("noise", "failures", value={}), "noise.failures"),
     "a ladder": (put("noise", "choice", value="ladder"), UNREADABLE),
     "a policy with levels": (put("noise", "choice", value="policy"), "one of six levels"),

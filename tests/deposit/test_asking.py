@@ -92,8 +92,9 @@ def test_what_does_not_go_with_a_deposit_is_refused() -> None:
     assert Promise(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
     with pytest.raises(OptionError, match="as for 10 rows"):
         ask(None, rows(1), None, Promise(1.0, 1e-3, noise="rows:10"), deposit=kept().deposit)
-    with pytest.raises(OptionError, match="surrogate"):
-        unlearn(trained(), rows(1), rows(2), epsilon=1.0, delta=1e-3, deposit=kept().deposit)
+    for beside in ({"surrogate": source()}, {"distance": "same"}, {"surrogate": source(), "distance": "same"}):
+        with pytest.raises(OptionError, match=r"status would say whether they had.*leave the deposit out"):
+            unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, **beside)
     with pytest.raises(OptionError, match="--match-classes"):
         require_none_with_deposit({"surrogate": None, "match_classes": True})
     with pytest.raises(OptionError, match="2 processes"):
@@ -115,9 +116,8 @@ def test_what_a_deposit_decides_by_itself_is_refused_in_python_as_on_the_command
 
 def test_a_deposit_s_bound_is_chosen_by_the_deposit_alone() -> None:
     """Named by hand it let everything else pass unread: a distance without rows, noise as for ten rows."""
-    for others in ({}, {"surrogate": source()}, {"surrogate": source(), "distance": "source"}):
-        with pytest.raises(OptionError, match="--bound with a deposit"):
-            unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, bound="deposit", **others)
+    with pytest.raises(OptionError, match="--bound with a deposit"):
+        unlearn(trained(), rows(1), epsilon=1.0, delta=1e-3, deposit=kept().deposit, bound="deposit")
 
 
 def test_every_parameter_of_unlearn_goes_with_a_deposit_or_is_refused() -> None:

@@ -185,7 +185,7 @@ def test_a_second_deletion_counts_the_rows_of_the_first() -> None:
 
 def test_rows_beyond_every_bound_are_refused_and_the_message_counts_those_before() -> None:
     case = made("logistic", l2=1e-6, n=60, free=True)
-    with pytest.raises(VacuousClaim, match=r"no bound is finite for these 59 rows; a deposit alone"):
+    with pytest.raises(VacuousClaim, match=r"no bound is finite for these 59 rows; a deposit reaches"):
         gather(case.request(np.arange(59)))
     later = replace(case, deposit=replace(case.deposit, numbers=replace(case.deposit.numbers, forgotten=7)))
     with pytest.raises(VacuousClaim, match="after 7 before them"):

@@ -9,23 +9,19 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-import beside_problems
 from expunge.bounds.calibration import mu_for
 from expunge.bounds.region import ROUND_UP
-from expunge.certificate.claim import BESIDE_FACTS
-from expunge.certificate.dossier import Certificate, digest_of, read_claim
+from expunge.certificate.dossier import Certificate, digest_of
 from expunge.deposit import verify
 from expunge.deposit.file import Deposit, Numbers, parse_deposit
 from expunge.deposit.matrices import Blocks
 from expunge.deposit.region import smallest_region
 from expunge.deposit.verify import succession_checks, verify_deposits
-from expunge.distance import Distance, parse_distance
-from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
+from expunge.errors import FileError, VerificationFailed
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel, from_matrix
 from expunge.runtime.arrays import copy, norm, size
@@ -86,8 +82,7 @@ def test_what_a_step_left_cannot_be_left_out_of_the_region() -> None:
     assert result is not None
     larger = replace(result, facts=replace(result.facts, solver=result.facts.rounding))  # as a rough step would have it
     content = deepcopy(made.certificate.content)
-    distance = read_claim(content).distance
-    checks = verify.region_checks(content, made.deposit, larger, larger.region(distance).radius)
+    checks = verify.region_checks(content, made.deposit, larger, larger.region.radius)
     failed = [check.name for check in checks if not check.passed]
     assert failed == ["deposit: bound.total is no less than the region"]
 
@@ -145,7 +140,7 @@ def test_a_region_that_is_next_to_nothing_beside_what_drawing_adds() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = smallest_region(after.problem)
     assert again is not None
-    radius, terms = again.region(read_claim(content).distance).radius, content["bound"]["terms"]
+    radius, terms = again.region.radius, content["bound"]["terms"]
     terms["drawing"] = 1e5 * radius
     content["bound"]["total"] = math.fsum(terms.values()) * ROUND_UP
     checks = verify.region_checks(content, after, again, radius)
@@ -292,7 +287,7 @@ def test_a_larger_level_than_is_needed_is_told() -> None:
     content, after = deepcopy(result().certificate.content), result().deposit
     again = smallest_region(after.problem)
     assert again is not None
-    radius = again.region(read_claim(content).distance).radius
+    radius = again.region.radius
     assert not [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
     content["sigma"] *= 4.0
     failed = [check.name for check in verify.noise_checks(content, after, radius) if not check.passed]
@@ -361,59 +356,6 @@ def trained_elsewhere() -> Certificate:
     return made.certificate
 
 
-# With a surrogate beside the deposit --------------------------------------------------------------------------------
-
-FORGET = beside_problems.first(beside_problems.MANY)
-
-
-def made_with(surrogate: Any = beside_problems.SURROGATE, **options: Any) -> Unlearned:
-    model, before = beside_problems.kept()
-    given: dict[str, Any] = {"distance": "same", "force": True} | options
-    return unlearn(model, FORGET, surrogate, epsilon=1.0, delta=1e-3, deposit=before, **given)
-
-
-beside = functools.cache(made_with)
-
-
-def checked(made: Unlearned, surrogate: Any, content: Any = None) -> list[str]:
-    dossier = made.certificate if content is None else Certificate(content)
-    assert "change_mean" in made.certificate.content["bound"]["inputs"]  # surrogate rows had a part in it
-    before = beside_problems.kept()[1]
-    return [check.name for check in verify_deposits(dossier, made.deposit, before, FORGET, None, surrogate)]
-
-
-def test_a_region_with_a_surrogate_is_worked_out_with_it() -> None:
-    names = checked(beside(), beside_problems.SURROGATE)
-    assert {f"deposit: {name}" for name in BESIDE_FACTS} <= set(names)
-
-
-def test_so_is_one_whose_classes_were_matched(monkeypatch: pytest.MonkeyPatch) -> None:
-    away = Distance("chi2", 0.001, "samples", matched=True)
-    made = beside(distance=away)
-    assert made.certificate.status == "conditional"
-    assert "deposit: weight_largest" in checked(made, beside_problems.SURROGATE)
-
-
-def test_without_its_rows_or_with_others_it_is_not() -> None:
-    with pytest.raises(OptionError, match="Give --surrogate"):
-        checked(beside(), None)
-    features, labels = beside_problems.SURROGATE
-    with pytest.raises(VerificationFailed, match="deposit: reach"):
-        checked(beside(), (features * 1.01, labels))
-    made = result()
-    with pytest.raises(OptionError, match="Leave it out"):
-        verify_deposits(made.certificate, made.deposit, surrogate=source())
-
-
-@pytest.mark.parametrize("name", [*BESIDE_FACTS, "solver", "rounding", "reach", "curvature_ratio", "shape_ratio"])
-def test_no_fact_of_it_can_be_another(name: str) -> None:
-    content = deepcopy(beside().certificate.content)
-    entry = content["bound"]["inputs"][name]
-    entry["value"] = bumped(entry["value"])
-    with pytest.raises(VerificationFailed, match=name):
-        checked(beside(), beside_problems.SURROGATE, content)
-
-
 # One deposit after another: what shows that some rows left, and nothing else happened
 
 
@@ -477,57 +419,3 @@ def test_a_series_cannot_drift(loss: str) -> None:
 def test_another_source_s_deposit_is_another(after: Deposit) -> None:
     numbers = replace(after.numbers, key="00" * 32)
     assert failed(kept().deposit, replace(after, numbers=numbers)) == {"deposits: key is frozen"}
-
-
-# Surrogate rows that were copied, or that forget rows refute, are seen by the auditor who is given them
-
-
-def test_copied_rows_are_seen() -> None:
-    features, labels = beside_problems.SURROGATE
-    copied = np.tile(features, (6, 1)), np.tile(labels, 6)
-    with pytest.raises(ExpungeError, match="as if they had been copied"):
-        made_with(copied, noise="exact")
-    with patch("expunge.request.sets.copy_factor", lambda *_: 0):
-        forged = made_with(copied, noise="exact")
-    assert forged.certificate.content["bound"]["total"] < made_with(noise="exact").certificate.content["bound"]["total"]
-    with pytest.raises(VerificationFailed, match="surrogate: its rows were not copied"):
-        checked(forged, copied)
-
-
-def test_rows_that_forget_rows_refute_are_seen() -> None:
-    """With sampling `seen`, where the surrogate is to show the largest there is."""
-    features, labels = beside_problems.SURROGATE
-    short = features * 0.3, labels
-    seen = replace(parse_distance("same"), sampling="seen")
-    with pytest.raises(ExpungeError, match="the surrogate must show the largest there is"):
-        made_with(short, distance=seen, noise="exact")
-    with patch("expunge.deposit.with_surrogate.SurrogateRegion.require_seen"):
-        forged = made_with(short, distance=seen, noise="exact")
-    with pytest.raises(VerificationFailed, match="surrogate: no forget row is unlike what is seen"):
-        checked(forged, short)
-
-
-def test_of_routes_that_tie_it_is_the_one_that_was_found() -> None:
-    """With one feature all gauges are one ellipsoid, and the order of the surrogate's rows decides between them."""
-    rng = np.random.default_rng(16)
-    truth = rng.normal(size=(1, 3))
-
-    def rows(count: int) -> tuple[Any, Any]:
-        X = rng.normal(size=(count, 1))
-        y = np.argmax(X @ truth + rng.gumbel(size=(count, 3)), axis=1)
-        y[:3] = range(3)
-        return X, y
-
-    source, surrogate = rows(1_000), rows(1_500)
-    model = train(*source, l2=1e-3, max_norm=7.0, loss="softmax", bias=False)
-    with patch("expunge.deposit.make.has_third", lambda _: False):
-        before = deposit(model, *source, seed=0)
-    forget = source[0][100:200], source[1][100:200]
-    asked: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-3, "force": True, "distance": "same", "noise": "exact"}
-    made = unlearn(model, forget, surrogate, deposit=before, **asked)
-    assert "change_mean" in made.certificate.content["bound"]["inputs"]
-    for _ in range(4):
-        order = rng.permutation(1_500)
-        verify_deposits(
-            made.certificate, made.deposit, before, forget, None, (surrogate[0][order], surrogate[1][order])
-        )

@@ -20,7 +20,7 @@ from experiments.protocol.experiment import Record
 from experiments.shared import ours
 from experiments.shared.certified import Parts
 from experiments.shared.mixture import of_length
-from experiments.shared.ours import BOTH, DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
+from experiments.shared.ours import DEPOSIT, OURS, RIDGE, SURROGATE, Asked, expunged
 from experiments.shared.ridge_heads import retrained_precisely, ridge_task
 from experiments.shared.rivals import CHOSEN, RETRAIN_RIDGE, USUAL, Task, retrained, task_of
 from expunge.door import ask
@@ -75,16 +75,16 @@ def test_every_method_has_a_line_and_no_region_is_too_small(small: tuple[Any, li
     assert [row[0] for row in published.rows] == [*["Descent-to-delete"] * 6, *["Langevin"] * 3]
     assert published.rows[-1][3] == "91"  # as published, at epsilon 5 after one step
     assert [(row[0], row[3]) for row in at_once.rows] == LINES + RIDGE_LINES
-    assert [(row[0], row[3]) for row in in_sequence.rows] == [line for line in LINES if line[0] != BOTH]
+    assert [(row[0], row[3]) for row in in_sequence.rows] == LINES
     needs = {row[0]: row[1] for row in at_once.rows}
-    assert [needs[name] for name in OURS] == ["surrogate", "deposit", "deposit, surrogate"]
+    assert [needs[name] for name in OURS] == ["surrogate", "deposit"]
     assert {needs[name] for name, _ in LINES if name not in OURS} == {"retained rows"}
     assert [row[0] for row in losses.rows] == ["CIFAR-10 3 v 8"]
     assert needs[RIDGE] == "deposit"
-    assert [row[-1].split(",")[0] for row in standing.rows] == ["8 of 8", "4 of 4", "12 of 12"]
+    assert [row[-1].split(",")[0] for row in standing.rows] == ["6 of 6", "4 of 4", "10 of 10"]
     assert standing.rows[1][-3:-1] == ("--", "--"), "no ridge head in a sequence"
     checks = [check for record in records for check in record["result"].get("checks", ())]
-    assert len(checks) == 12
+    assert len(checks) == 10
     assert all(0.0 < check["true"] <= check["residual"] for check in checks)
     assert peers.figures(config, records)["peers-cifar10-3v8.png"].startswith(b"\x89PNG")
 

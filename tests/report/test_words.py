@@ -8,7 +8,7 @@ import pytest
 
 from expunge.bounds import TERMS, DepositFacts, RetainedFacts
 from expunge.bounds.deposit import TERMS as DEPOSIT_TERMS
-from expunge.certificate.claim import BESIDE_FACTS, OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
+from expunge.certificate.claim import OUTPUT_FACTS, SHAPE_FACTS, WEAKEST_LAST
 from expunge.errors import OptionError
 from expunge.report.page import FACTS, FAILURES, PROVENANCE, STATUS, plain, status_words
 
@@ -37,7 +37,7 @@ def test_every_term_of_every_certificate_has_words(path: Path) -> None:
 def test_every_fact_has_words_and_no_words_are_for_a_fact_that_there_is_not() -> None:
     retained = {field.name for field in fields(RetainedFacts)}
     paper = {"alpha", "beta", "gamma", "lipschitz", "lipschitz_power", "gradient_norm", "tv_upper"}
-    assert set(FACTS) == KEPT | retained | paper | {*BESIDE_FACTS}
+    assert set(FACTS) == KEPT | retained | paper
     assert all(FACTS.values())
     assert len(set(FACTS.values())) == len(FACTS)
 

@@ -16,7 +16,6 @@ from asking import asked
 from class_shift import shifted_problem
 from expunge.certificate.verify import verify
 from expunge.desk import Policy, accept, create_desk, models, open_desk, run, verify_desk
-from expunge.distance import Distance
 from expunge.door import ONE_VECTOR
 from expunge.errors import ExpungeError, ModelError
 from expunge.heads import Rows
@@ -282,7 +281,7 @@ def test_the_record_afterwards_says_nothing_of_who_left(parts: Parts) -> None:
 def test_sizes_scaled_rows_weights_and_a_place_in_a_series_are_told(parts: Parts) -> None:
     request = made(parts, dtype="float32")
     sizes = {"n_source": 300, "n_forget": 4, "n_surrogate": 300, "n_retain": 296}
-    assert describe_sizes(request, Distance("same", 0.0)) == sizes | {"parameters": 21, "classes": 3, "features": 6}
+    assert describe_sizes(request) == sizes | {"parameters": 21, "classes": 3, "features": 6}
     data = describe_data(request, request.distance)
     for name in ("forget", "surrogate"):
         long = int((np.linalg.norm(parts[name][0], axis=1) > 2.0).sum())

@@ -19,11 +19,9 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
-import expunge.sklearn
 from expunge.certificate.verify import verify_statement
 from expunge.certificate.wording import PREPARATIONS, WEIGHTED
 from expunge.deposit import forecast
-from expunge.deposit.forecast import GROUPS
 from expunge.deposit.region import smallest_region
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE
@@ -51,26 +49,6 @@ def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 4))
     return x, (x @ [1.0, -2.0, 0.5, 0.0] + rng.logistic(size=n) > 0.3).astype(int)
-
-
-def test_a_deletion_of_many_with_a_surrogate_beside_the_deposit() -> None:
-    (x, y), other = drawn(3000, 1), drawn(20_000, 2)
-    fitted = LogisticRegression().fit(x, y)
-    with (
-        patch("expunge.deposit.make.has_third", lambda head: False),  # with it none would be needed
-        patch("expunge.deposit.forecast.GROUPS", GROUPS),
-    ):
-        kept, many = expunge.sklearn.deposit(fitted, x, y, seed=1), (x[:1500], y[:1500])
-    asked = {"epsilon": 1.0, "delta": 1e-3, "force": True}
-    alone = expunge.sklearn.unlearn(fitted, many, kept, **asked)
-    assert alone.certificate.status == "proven"
-    made = expunge.sklearn.unlearn(fitted, many, kept, other, distance="same", **asked)
-    assert made.certificate.status == "conditional"
-    assert made.certificate.content["sigma"] < 0.5 * alone.certificate.content["sigma"]
-    refit = LogisticRegression(tol=1e-10, max_iter=1000).fit(x[1500:], y[1500:])
-    assert np.allclose(made.estimator.coef_, refit.coef_, atol=0.2)
-    few = expunge.sklearn.unlearn(fitted, (x[:1], y[:1]), kept, other, distance="same", **asked)
-    assert few.certificate.status == "proven"
 
 
 def test_the_deposit_from_before_is_refused_for_an_estimator_that_rows_have_left() -> None:
@@ -284,8 +262,6 @@ def test_what_does_not_go_with_the_estimator_is_refused() -> None:
     model, kept = fitted("balanced")
     with pytest.raises(ModelError, match="the deposit is of one of logistic loss"):
         unlearn(LogisticRegression().fit(*numbers(3)), tuple(part[:1] for part in numbers(3)), kept, **ASKED)
-    with pytest.raises(OptionError, match="class weights"):
-        unlearn(model, tuple(part[:1] for part in numbers(2)), kept, numbers(2), distance="same", **ASKED)
     for given in (None, "model.deposit"):
         with pytest.raises(OptionError, match=r"type (NoneType|str).*expunge\.read_deposit"):
             unlearn(LogisticRegression(), numbers(2), given, **ASKED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from expunge.bounds import deposit, paper, retained
-from expunge.bounds.deposit import DepositFacts, SurrogateFacts, bound_with_surrogate, deposit_bound
+from expunge.bounds.deposit import DepositFacts, deposit_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
 from expunge.bounds.region import DRAWING, GRID, Ball, Region
@@ -19,8 +19,6 @@ __all__ = [
     "PaperConstants",
     "Region",
     "RetainedFacts",
-    "SurrogateFacts",
-    "bound_with_surrogate",
     "deposit_bound",
     "paper_bound",
     "retained_bound",

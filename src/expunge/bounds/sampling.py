@@ -82,8 +82,7 @@ class Tail:
     `expected` bounds the mean of the sum's norm (its square the total variance), `variance` its variance along any
     direction, `step` its longest vector. Rows unlike any seen add `charge` each; of `n_new` new rows and `n_seen`
     seen ones, as many exceed all of those seen as exchangeable draws would, or, with `n_seen` 0, none: whoever counts
-    them otherwise charges them apart. Where k of them are known to add no more than `together sqrt(k)`, or than `most`
-    however many they are, the smallest of the three is charged; `counted` is charged for each in any case.
+    them otherwise charges them apart.
     """
 
     expected: float
@@ -92,14 +91,11 @@ class Tail:
     charge: float = 0.0
     n_new: int = 0
     n_seen: int = 0
-    together: float = math.inf
-    most: float = math.inf
-    counted: float = 0.0
 
     @property
     def nothing(self) -> bool:
         """Whether nothing can deviate, as where no update was made."""
-        return self.expected == 0.0 and self.variance == 0.0 and self.step == 0.0 and self.charge + self.counted == 0.0
+        return self.expected == 0.0 and self.variance == 0.0 and self.step == 0.0 and self.charge == 0.0
 
     def scaled(self, factor: float) -> Tail:
         """The tail in another unit."""
@@ -110,28 +106,18 @@ class Tail:
             self.charge * factor,
             self.n_new,
             self.n_seen,
-            self.together * factor,
-            self.most * factor,
-            self.counted * factor,
         )
-
-    def charged(self, counts: Values) -> Values:
-        """What so many rows unlike any seen add at most."""
-        known: Values = np.minimum(self.charge * counts, self.most)
-        if not math.isinf(self.together):
-            known = np.minimum(known, self.together * np.sqrt(counts))
-        return known + self.counted * counts
 
     def above(self, x: Values) -> Values:
         """`P(deviation > x)`, at most 1, falling in x.
 
-        The sum and the number of unlike rows are not independent: `min over k of P(N > k) + P(Z > x - charged(k))`.
+        The sum and the number of unlike rows are not independent: `min over k of P(N > k) + P(Z > x - k charge)`.
         """
-        if self.n_seen == 0 or self.charge + self.counted == 0.0:
+        if self.n_seen == 0 or self.charge == 0.0:
             return self._sum(x)
         counts = self._counts()
         each = more_than(self.n_new, self.n_seen, counts)[:, None] + self._sum(
-            x[None, :] - self.charged(counts)[:, None]
+            x[None, :] - self.charge * counts[:, None]
         )
         smallest: Values = np.minimum(1.0, each.min(axis=0))
         return smallest

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts, SurrogateFacts
+from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts
 from expunge.bounds.calibration import EXACTLY, Scale
 from expunge.bounds.retained import WEIGHT_FACTS
 from expunge.distance import Distance
@@ -93,28 +93,22 @@ RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.de
 SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the noise's matrix
 OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against
 OWN_FACTS = tuple(field.name for field in fields(DepositFacts) if field.name != "route")  # of a deposit's region
-# what a deposit's region takes of surrogate rows beside it: lengths are measured otherwise, so that l2 is 1, and of
-# step and arithmetic the deposit has its own
-UNSCALED = {"l2": 1.0, "training_residual": 0.0, "solver_residual": 0.0, "rounding": 0.0}
-EACH, TOGETHER = "change_each", "change_together"  # of retained rows, which a deposit knows more of
-BESIDE_FACTS = (*(name for name in RETAINED_FACTS if name not in UNSCALED), EACH, TOGETHER)
 PAPER_FACTS = (*(*SIZE_NAMES, "alpha", "beta", "lipschitz", "gamma", "lipschitz_power", "gradient_norm", "tv_upper"),)
 
 
 def needed_facts(bound: str, distance: Distance) -> set[str]:
     """The names of the facts that a bound follows from; an unknown one raises."""
-    weights = set(WEIGHT_FACTS) if distance.matched else set()
-    own = {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS}
     return {
         "paper": {*PAPER_FACTS},
-        "residual": {*RETAINED_FACTS} | weights,
-        "deposit": own | ({*BESIDE_FACTS} | weights if distance.law.stands_in else set()),
+        "residual": {*RETAINED_FACTS, *(WEIGHT_FACTS if distance.matched else ())},
+        "deposit": {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS},
     }[bound]
 
 
 def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
     """The residual bound's numbers."""
-    return RetainedFacts(**_values(facts))
+    values: Json = {name: int(fact.value) if name in WHOLE else fact.value for name, fact in facts.items()}
+    return RetainedFacts(**values)
 
 
 def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
@@ -122,21 +116,10 @@ def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
     return DepositFacts(route, **{name: facts[name].value for name in OWN_FACTS})
 
 
-def beside_facts(facts: Mapping[str, Fact]) -> SurrogateFacts:
-    """What surrogate rows beside a deposit say."""
-    names = [name for name in (*RETAINED_FACTS, *WEIGHT_FACTS) if name in facts and name not in UNSCALED]
-    moments = _values({name: facts[name] for name in names}) | UNSCALED
-    return SurrogateFacts(RetainedFacts(**moments), facts[EACH].value, facts[TOGETHER].value)
-
-
 def ellipsoid_of(facts: Mapping[str, Fact], n_parameters: int) -> EllipsoidNumbers:
     """The shape of the noise, as far as plain numbers say it."""
     largest, least, inverse_trace = (facts[name].value for name in SHAPE_FACTS)
     return EllipsoidNumbers(n_parameters, largest, least, inverse_trace, facts["weights_length"].value)
-
-
-def _values(facts: Mapping[str, Fact]) -> dict[str, Any]:
-    return {name: int(fact.value) if name in WHOLE else fact.value for name, fact in facts.items()}
 
 
 def beyond_closed_form(facts: Mapping[str, Fact], closed: Constants) -> bool:
@@ -156,7 +139,6 @@ SAMPLING_SHARE = 0.4  # of delta: the probability that source or surrogate is an
 EVENTS_SHARE = 0.05  # the same where the deviation itself is averaged, and only what else may be unlucky is left
 EIGENVALUE_SHARE = 1e-2  # of delta: the probability that Lanczos started in an unlucky direction
 ARITHMETIC_SHARE = 1e-4  # of delta: for draws of noise with a shape that float64 makes worse than is counted
-MOST_ROUTES = 6  # by which surrogate rows beside a deposit can be measured; the smallest region is taken of them all
 
 
 def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: int = 1) -> dict[str, float]:
@@ -179,20 +161,10 @@ def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: i
     return {**own, "sequence": (planned - 1) * sum(own.values())}
 
 
-def kept_failures(delta: float, distance: Distance) -> dict[str, float]:
-    """What a deposit's bound spends: on the drawing of its noise, and where surrogate rows stand beside it, on theirs.
+def kept_failures(delta: float) -> dict[str, float]:
+    """What a deposit's bound spends: on the drawing of its noise.
 
-    >>> kept_failures(0.5, Distance("same", 0.0))
-    {'arithmetic': 5e-05, 'sampling': 0.2}
+    >>> kept_failures(0.5)
+    {'arithmetic': 5e-05}
     """
-    failures = {"arithmetic": ARITHMETIC_SHARE * delta}
-    return failures | ({"sampling": SAMPLING_SHARE * delta} if distance.samples_rows else {})
-
-
-def route_failure(delta: float, distance: Distance) -> float:
-    """What each route may spend of delta on surrogate rows beside a deposit: they have a say in which route is taken.
-
-    >>> route_failure(0.5, Distance("same", 0.0)) * MOST_ROUTES
-    0.2
-    """
-    return kept_failures(delta, distance).get("sampling", 0.0) / MOST_ROUTES
+    return {"arithmetic": ARITHMETIC_SHARE * delta}

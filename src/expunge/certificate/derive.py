@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, bound_with_surrogate, paper_bound, retained_bound
+from expunge.bounds import Ball, PaperConstants, Region, deposit_bound, paper_bound, retained_bound
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
-from expunge.certificate.claim import SIZE_NAMES, Claim, beside_facts, deposit_facts, ellipsoid_of, retained_facts
+from expunge.certificate.claim import SIZE_NAMES, Claim, deposit_facts, ellipsoid_of, retained_facts
 from expunge.certificate.wording import assumptions, guarantee, limits
 from expunge.errors import OptionError
 from expunge.noise import Noise, choose_noise, delta_at, effective_region, needed_scale
@@ -54,8 +54,7 @@ def _paper_region(claim: Claim) -> Region:
 
 
 def _deposit_region(claim: Claim) -> Region:
-    beside = beside_facts(claim.facts) if claim.distance.law.stands_in else None
-    return bound_with_surrogate(deposit_facts(claim.facts, claim.convention), beside, claim.distance)
+    return deposit_bound(deposit_facts(claim.facts, claim.convention))
 
 
 def _ellipsoid(claim: Claim) -> Shape:
@@ -137,7 +136,7 @@ def sentences(claim: Claim, sigma: float) -> tuple[str, tuple[str, ...], tuple[s
     bound = bound_named(claim.bound)
     return (
         guarantee(claim, sigma, kept=bound.kept),
-        assumptions(claim, kept=bound.kept, provable=bound.provable),
+        assumptions(claim, provable=bound.provable),
         limits(claim, kept=bound.kept),
     )
 

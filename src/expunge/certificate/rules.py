@@ -21,14 +21,12 @@ import numpy as np
 from expunge.bounds import Ball
 from expunge.bounds.calibration import EXACT as UNROUNDED
 from expunge.bounds.calibration import LADDER, LEVELS, POLICY, is_level, is_power_of_four, mu_for
-from expunge.bounds.deposit import EXACT, LONG_ROWS, PLAIN, RANGE, together, way_of
+from expunge.bounds.deposit import EXACT, PLAIN, way_of
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS, WEIGHT_FACTS
 from expunge.certificate.claim import (
-    EACH,
     FORM,
     LARGEST_EPSILON,
-    MOST_ROUTES,
     SCHEMA,
     SECRET,
     SIZE_NAMES,
@@ -36,11 +34,9 @@ from expunge.certificate.claim import (
     SMALLEST_EPSILON,
     STATEMENT_SCHEMA,
     STEPS,
-    TOGETHER,
     Claim,
     Json,
     beyond_closed_form,
-    deposit_facts,
     due_failures,
     kept_failures,
 )
@@ -191,11 +187,6 @@ class Inspection:
         return way_of(self.claim.convention)
 
     @property
-    def surrogate_part(self) -> bool:
-        """Whether surrogate rows have a part in a deposit's region."""
-        return self.bound.kept and self.claim.distance.law.stands_in
-
-    @property
     def sequence(self) -> Json:
         """The place in a series; empty where there is none."""
         return self.content["data"].get("sequence", {})
@@ -300,14 +291,14 @@ def run(group: Iterable[Rule], seen: Inspection, about: str, prefix: str = "") -
 ALWAYS = When("", lambda _: True)
 KEPT = When("with a deposit", lambda c: c.bound.kept)
 NOT_KEPT = When("without a deposit", lambda c: not c.bound.kept)
-MOMENTS = When("with a surrogate", lambda c: c.claim.bound == "residual" or c.surrogate_part)
+MOMENTS = When("with the residual bound", lambda c: c.claim.bound == "residual")
 # fmt: on
 
 
 def _failures(seen: Inspection) -> dict[str, float]:
     claim = seen.claim
     if seen.bound.kept:
-        return kept_failures(claim.delta, claim.distance)
+        return kept_failures(claim.delta)
     averaged, planned = claim.averaged, int(seen.sequence.get("planned", 1))
     return due_failures(claim.delta, claim.distance, averaged=averaged, planned=planned) if seen.bound.provable else {}
 
@@ -331,7 +322,7 @@ def _from_elsewhere(seen: Inspection) -> list[str]:
     """Facts with another provenance than Expunge gives them."""
     record = seen["model.record"]
     known = dict.fromkeys(("n_source", "l2", "row_bound", "training_residual", *WEIGHT_FACTS), record)
-    known |= dict.fromkeys(("change_supremum", EACH, TOGETHER, "sampling_failure", "tv_upper"), "derived")
+    known |= dict.fromkeys(("change_supremum", "sampling_failure", "tv_upper"), "derived")
     known |= dict.fromkeys(("alpha", "beta", "lipschitz", "gamma", "lipschitz_power"), "declared")
     known["rounding"] = "derived" if seen.loss.rounding_derived else "declared"
     if seen.claim.distance.is_source:
@@ -420,8 +411,8 @@ ASKED: tuple[Row, ...] = (
     ("epsilon", AT_MOST, LARGEST_EPSILON),
     ("delta", AT_LEAST, SMALLEST_DELTA),
     ("delta", BELOW, 1.0),
-    (Value("rows stand in for the source, or a deposit was kept", lambda c: (
-        c.claim.distance.law.stands_in or c.bound.kept)),),
+    (Value("either rows stand in for the source, or a deposit was kept", lambda c: (
+        c.claim.distance.law.stands_in != c.bound.kept)),),
 )
 # what a loss without l2 on every weight, weights of classes and levels need; the other bounds do not hold with them
 ONLY_A_DEPOSIT: Row = (Value("what only a deposit has", _only_a_deposit), IS, [])
@@ -454,18 +445,17 @@ FACTS = rules({
                          lambda c: _l2(c, c["n_source"] - c["n_forget"]))),
         ("row_bound", IS, "model.row_bound"),
     ),
-    When("with a surrogate alone, after another step than the paper's", lambda c: (
-        c.claim.bound == "residual" and c["step.kind"] != "newton")): (("step.residual", AT_MOST, "solver_residual"),),
+    When("with the residual bound, after another step than the paper's", lambda c: (
+        MOMENTS.holds(c) and c["step.kind"] != "newton")): (("step.residual", AT_MOST, "solver_residual"),),
     When("with the source's own rows", lambda c: c.claim.distance.is_source and c.loss.convex): (
         ("n_surrogate", IS, "n_source"),
     ),
     MOMENTS: (
-        ("sampling_failure", IS, Value("what is spent on one way to sample", lambda c: (
-            c.claim.failures.get("sampling", 0.0) / (MOST_ROUTES if c.bound.kept else 1)))),
+        ("sampling_failure", IS, Value("what is spent on sampling", lambda c: c.claim.failures.get("sampling", 0.0))),
         ("directions", IS, Value("the features, and one for a bias",
                                  lambda c: c["sizes.features"] + int(c["model.bias"]))),
         ("change_longest", AT_MOST, Value("change_supremum, and what float64 lost of a row", lambda c: (
-            c["change_supremum"] + 2.0 * c["rounding"] / (1 if c.bound.kept else c["n_source"] - c["n_forget"])))),
+            c["change_supremum"] + 2.0 * c["rounding"] / (c["n_source"] - c["n_forget"])))),
         ("longest_row", AT_MOST, "row_bound"),
     ),
     When("where rows are sampled", lambda c: MOMENTS.holds(c) and c.claim.distance.samples_rows): (
@@ -489,12 +479,6 @@ FACTS = rules({
         (Value("the plain route, which divides by l2, leaves no weight free", lambda c: (
             c.route != PLAIN or "free_bias" not in c["model"])),),
         ("shape_least", AT_MOST, "shape_largest"),
-    ),
-    When("with a deposit and a surrogate", lambda c: c.surrogate_part): (
-        ("bound.convention", ONE_OF, (RANGE, LONG_ROWS)),
-        ("change_each", AT_MOST, "change_supremum"),
-        (Value("what reach and curvature allow one output", lambda c: (
-            together(deposit_facts(c.claim.facts, c.claim.convention), 1))), AT_MOST, "change_together"),
     ),
 })
 

@@ -152,10 +152,6 @@ NOT_CHOSEN = (
     "The forgotten rows were not chosen by somebody who looked at source and surrogate: rows picked along the "
     "direction in which the two differ most can exceed the bound."
 )
-OWN_MEASURE = (
-    "Lengths are measured by the retained rows' own Hessian, which was kept; it depends on those rows, and is treated "
-    "as fixed where they are taken for draws."
-)
 AVERAGED = (
     "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k delta "
     "for at most one drawing in k."
@@ -168,7 +164,7 @@ OPTIMUM = "Training reached its optimum exactly, and the Hessians of finite sets
 CONSTANTS = "The constants alpha, beta, L and gamma hold for every example."
 
 
-def assumptions(claim: Claim, *, kept: bool, provable: bool) -> tuple[str, ...]:
+def assumptions(claim: Claim, *, provable: bool) -> tuple[str, ...]:
     """What has to be true for the guarantee, in plain words, the most doubtful first; empty for a proven one."""
     distance = claim.distance
     declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
@@ -189,7 +185,6 @@ def assumptions(claim: Claim, *, kept: bool, provable: bool) -> tuple[str, ...]:
         str(distance.law.assumption): distance.law.assumption is not None,
         INDEPENDENT: sampled,
         NOT_CHOSEN: sampled,
-        OWN_MEASURE: sampled and kept,
         AVERAGED: sampled and claim.averaged and distance.sampling == "strict",
         OWN_ROWS: distance.is_source,
         OPTIMUM: not provable,
@@ -222,7 +217,6 @@ WEIGHTED = (
     "Rows count by their class, with weights fixed at training: retraining means the same weights, not ones worked out "
     "anew from the retained rows."
 )
-BESIDE = "That by the deposit alone this request would have needed more noise is known to whoever reads this."
 DOSSIER = (
     "This dossier tells who left: the bound and what entered it depend on the forgotten rows and carry no noise. It is "
     "for the auditor; what may be handed out is the statement."
@@ -251,7 +245,6 @@ def limits(claim: Claim, *, kept: bool) -> tuple[str, ...]:
         "proof of execution.": True,
         KEPT: kept,
         WEIGHTED: kept and claim.weighted,
-        BESIDE: kept and claim.distance.law.stands_in,
         ENCODERS.get(claim.encoder or "", ""): claim.encoder is not None,
         PREPARATIONS.get(word or "", ""): claim.preparation is not None,
     }

@@ -28,9 +28,7 @@ class Sets:
         "What was kept of the source (expunge deposit): the rows are looked up in it, and leave it.", None
     )
     surrogate: Path | None = option(
-        "Rows that resemble the source. Needed without a deposit; beside one, with --distance, used by expunge "
-        "unlearn where the deposit alone would need more noise, or cannot do it.",
-        None,
+        "Without a deposit: rows that resemble the source, with --distance saying how closely.", None
     )
     forget_class: str | None = option(
         "Forget a whole class: of the rows in --forget, those with this label, which must be all the source had of it.",

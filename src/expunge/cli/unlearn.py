@@ -102,15 +102,12 @@ def unlearn(
     (rows that resemble it) with a distance. Facts about the training come from the model's record, or from options that
     the certificate then marks as declared.
 
-    With a deposit each row must have been in the source. The certificate is proven (conditional where a surrogate had
-    a part in it), the deposit of what is retained lies in private/, written together with the rest, and the one that
-    was given is to be destroyed.
+    With a deposit each row must have been in the source. The certificate is proven, the deposit of what is retained
+    lies in private/, written together with the rest, and the one that was given is to be destroyed.
 
     \b
     expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
                     --epsilon 0.1 --delta 1e-6 --out result/
-    expunge unlearn --model model.safetensors --deposit model.deposit --forget forget.npz
-                    --surrogate surrogate.npz --distance same --epsilon 1 --delta 1e-6 --out result/
     expunge unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz
                     --epsilon 1 --delta 1e-5 --distance chi2:0.1 --out result/
     """

@@ -20,7 +20,7 @@ SIGN_KEY = "An Ed25519 private key (expunge keygen)"
 
 @dataclass(frozen=True)
 class Deposits:
-    """What an auditor holds beyond the dossier: both deposits, the rows that left, a surrogate."""
+    """What an auditor holds beyond the dossier: both deposits, the rows that left."""
 
     deposit_after: Path | None = option(
         "With --dossier: the deposit that was left (private/model.deposit). Work out step, region and every fact anew "
@@ -41,9 +41,6 @@ class Deposits:
     forget_class: str | None = option(
         "With --forget, where a whole class was forgotten: of its rows those with this label.", None
     )
-    surrogate: Path | None = option(
-        "With --deposit-after, where a surrogate stood beside the deposit: its rows, which the region rests on.", None
-    )
     label: str | None = option(LABEL, None)
 
     def check(self, dossier: Path | None, model: Path | None) -> list[Any]:
@@ -60,9 +57,9 @@ class Deposits:
         alone = self.forget is not None and self.deposit is None
         if dossier is None or self.deposit_after is None or alone or not whole:
             raise OptionError(
-                "deposits, surrogate or forgotten rows, without what they are compared with",
-                "--deposit-after goes with --dossier, --deposit and --surrogate with --deposit-after, --forget with "
-                "both deposits, --forget-class with --forget",
+                "deposits or forgotten rows, without what they are compared with",
+                "--deposit-after goes with --dossier, --deposit with --deposit-after, --forget with both deposits, "
+                "--forget-class with --forget",
                 "Give these files too.",
             )
         after = _undamaged(self.deposit_after, read_deposit)
@@ -71,8 +68,7 @@ class Deposits:
         if before is not None and rows is not None and self.forget_class is not None:
             counts = before.numbers.class_counts
             rows = of_class(rows, self.forget_class, replace(before.record, class_counts=counts))
-        surrogate = None if self.surrogate is None else read_rows(self.surrogate, self.label, after)
-        checks: list[Any] = verify_deposits(read_dossier(dossier), after, before, rows, model, surrogate)
+        checks: list[Any] = verify_deposits(read_dossier(dossier), after, before, rows, model)
         return checks
 
 

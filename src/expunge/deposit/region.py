@@ -1,8 +1,7 @@
 """The step from the retained rows' sums, and where the retrained weights are around it.
 
 `smallest_region` has the answer: a `RetainedProblem` (made by `Deposit.problem`, file.py) gives the step, `Routes` the
-numbers of each route, and bounds/deposit.py the radius that follows from them, in plain numbers. With surrogate rows as
-well, with_surrogate.py does the same.
+numbers of each route, and bounds/deposit.py the radius that follows from them, in plain numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from expunge.bounds.deposit import (
     RANGE,
     THIRD,
     DepositFacts,
-    SurrogateFacts,
     bend,
     bend_third,
-    bound_with_surrogate,
+    deposit_bound,
     remainder,
 )
 from expunge.bounds.region import Region
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
-from expunge.distance import Distance
 from expunge.runtime.arrays import Array, add_to_diagonal, copy, namespace, size
 from expunge.runtime.arrays import norm as length_of
 
@@ -179,20 +176,17 @@ MANY = 1500  # weights: from here on that alone is tried
 
 @dataclass(frozen=True)
 class Solution:
-    """The step, how it was made, and the numbers of the smallest region; `surrogate` are those of surrogate rows.
-
-    `steps` counts solutions of the system.
-    """
+    """The step, and the numbers of the smallest region; `steps` counts solutions of the system."""
 
     update: Array
     facts: DepositFacts
     residual: float
-    surrogate: SurrogateFacts | None = None
     steps: int = 1
 
-    def region(self, distance: Distance) -> Region:
-        """The region in the norm of the noise's shape; `distance` is of surrogate rows, if they have a part in it."""
-        return bound_with_surrogate(self.facts, self.surrogate, distance)
+    @property
+    def region(self) -> Region:
+        """The region in the norm of the noise's shape."""
+        return deposit_bound(self.facts)
 
 
 def smallest_region(problem: RetainedProblem) -> Solution | None:
@@ -243,14 +237,13 @@ def difference(one: DepositFacts, other: DepositFacts) -> tuple[bool, float, flo
 class Routes:
     """Every route for one update, and what they share.
 
-    `left_over` is what its equation left, `lost` what float64 lost of that beyond the deposit's own sums; `third` if
-    third derivatives are in it; `steps` counts solutions of the system.
+    `left_over` is what its equation left; `third` if third derivatives are in it; `steps` counts solutions of the
+    system.
     """
 
     problem: RetainedProblem
     update: Array
     left_over: Array
-    lost: float = 0.0
     third: bool = False
     steps: int = 1
 
@@ -258,7 +251,7 @@ class Routes:
         """The finite regions of this update."""
         left = length_of(self.left_over)
         finite = (facts for facts, _ in self.measurements(ties=ties) if math.isfinite(facts.size))
-        return [Solution(self.update, facts, left, steps=self.steps) for facts in finite]
+        return [Solution(self.update, facts, left, self.steps) for facts in finite]
 
     def measurements(self, *, ties: bool = False) -> Iterator[RouteFacts]:
         """The numbers of each route that has any; other factors are tried of the smallest on long rows, with `ties` of
@@ -371,16 +364,11 @@ class Routes:
         return [self._differences(gauge.length) for gauge in self.problem.setting.gauges]
 
     @cached_property
-    def plain_reach(self) -> float:
-        """R from the row bound alone: of every admissible row."""
-        plain = partial(namespace(self.update).linalg.vector_norm, axis=-1)
-        return self.problem.setting.row_bound * self._differences(plain)
-
-    @cached_property
     def reach(self) -> float:
         """R: the largest range of `u x` over the rows, by the row bound and by every gauge."""
-        gauges = self.problem.setting.gauges
-        return min([self.plain_reach, *(g.kappa * length for g, length in zip(gauges, self.lengths, strict=True))])
+        setting = self.problem.setting
+        plain = setting.row_bound * self._differences(partial(namespace(self.update).linalg.vector_norm, axis=-1))
+        return min([plain, *(g.kappa * length for g, length in zip(setting.gauges, self.lengths, strict=True))])
 
     def _differences(self, lengths) -> float:  # type: ignore[no-untyped-def]
         """The largest length of `u_j - u_k`, or of `u_k` where classes do not compete."""
@@ -417,7 +405,7 @@ class Routes:
         evaluated = (size(self.update) + 32) * UNIT_ROUNDOFF * parts
         known = sums.gradient_error + sums.curvature_error * update
         pulled = pull_error(sums.third, self.update, sums.third_error) if self.third and sums.third is not None else 0.0
-        return (known + evaluated + pulled + self.lost) * UP
+        return (known + evaluated + pulled) * UP
 
     def displaced(self) -> float:
         """How far the sum w + u in float64 is from v, and v from weights whose classes sum to zero, in plain length."""

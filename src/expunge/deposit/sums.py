@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from expunge.bounds.calibration import power_of_two
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored, inverse_of
-from expunge.errors import OptionError
 from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
 from expunge.heads.linear import product_means
 from expunge.heads.rows import in_memory
@@ -281,16 +280,6 @@ def by_class(rows: RowSet, record: TrainingRecord) -> RowSet:
     held = in_memory(rows, "weights by class")
     weights = put(record.class_weights, held.features, "float64")
     return replace(held, weights=weights[held.labels])
-
-
-def require_equal(record: TrainingRecord) -> None:
-    """Refuse weights by class where a surrogate is given with a deposit: its rows would need the same weights."""
-    if record.class_weights is not None:
-        raise OptionError(
-            "a surrogate with the deposit of a model that has class weights",
-            "surrogate rows are taken to count alike",
-            "Leave surrogate and distance out: the deposit alone is enough.",
-        )
 
 
 def _mean_power(rows: RowSet, power: int) -> float:

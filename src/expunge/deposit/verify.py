@@ -1,12 +1,11 @@
 """For the auditor who has the deposits: the facts of a dossier worked out anew from what is left of the source.
 
 From the deposit of what is retained alone: the step, its region, the shape's numbers, the radius the noise was taken
-from, and that the published weights are where that noise puts them. Where surrogate rows had a part in it, from them
-too, and what the door would have said to them. With the deposit from before, that one is the other without some rows:
-what is frozen is the same, counts and hashes are fewer, and what left of each sum is no more than so many rows can be.
-With the forgotten rows at hand the later deposit is worked out from the earlier one, and compared number by number. The
-two may differ by what the later one is charged for taking these rows out, and by nothing of what it inherits: else a
-series of them could drift from the truth unseen.
+from, and that the published weights are where that noise puts them. With the deposit from before, that one is the other
+without some rows: what is frozen is the same, counts and hashes are fewer, and what left of each sum is no more than so
+many rows can be. With the forgotten rows at hand the later deposit is worked out from the earlier one, and compared
+number by number. The two may differ by what the later one is charged for taking these rows out, and by nothing of what
+it inherits: else a series of them could drift from the truth unseen.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.bounds.region import DRAWING, ROUND_UP
 from expunge.certificate.claim import Json
 from expunge.certificate.derive import bound_named
-from expunge.certificate.dossier import Certificate, read_claim
+from expunge.certificate.dossier import Certificate
 from expunge.certificate.rules import DEPOSIT, Check, require_passed
 from expunge.certificate.verify import checks
 from expunge.deposit.evidence import measured_facts
@@ -34,26 +33,11 @@ from expunge.deposit.file import Deposit
 from expunge.deposit.matrices import UNIT_ROUNDOFF, rested
 from expunge.deposit.membership import as_given, charged_sums, look_up, remove_rows, sum_rows
 from expunge.deposit.region import Solution, difference, regions
-from expunge.deposit.with_surrogate import (
-    SurrogateRegion,
-    SurrogateTerms,
-    smallest_with_surrogate,
-    step_with_surrogate,
-)
-from expunge.distance import Distance
-from expunge.errors import FileError, OptionError, VacuousClaim, VerificationFailed
-from expunge.heads import Rows, RowSet
+from expunge.errors import FileError, OptionError, VerificationFailed
 from expunge.heads.rows import in_memory
 from expunge.model import read_model
 from expunge.record import TANGENT, parse_published, published_bytes
-from expunge.request.sets import (
-    FORGET,
-    SURROGATE,
-    is_labelled,
-    rows_of,
-    survey,
-    weighted_rows,
-)
+from expunge.request.sets import FORGET, rows_of
 from expunge.rows.hashes import PRECISIONS
 from expunge.runtime.arrays import double, equal, namespace_of, norm, put, size
 
@@ -76,13 +60,12 @@ def verify_deposits(
     before: Deposit | None = None,
     forget: Any = None,
     model: str | Path | None = None,
-    surrogate: Any = None,
 ) -> list[Check]:
     """Check a dossier with the deposit of what is retained, and the one before; raises if anything differs.
 
     What follows from the dossier by itself is checked too: the deposits do not show it. With the published model's
     file, also that it lies where the noise puts it; with the rows that were forgotten, that the one deposit is the
-    other without them. Where surrogate rows had a part in it they are needed.
+    other without them.
     """
     content, alone = dossier.content, checks(dossier)
     if forget is not None and after.of_network:
@@ -98,25 +81,10 @@ def verify_deposits(
                 "it was issued without a deposit",
                 "Leave --deposit and --deposit-after out.",
             )
-        distance, like = read_claim(content).distance, _stated_region(content)
-        if distance.law.stands_in == (surrogate is None):
-            raise OptionError(
-                "no surrogate" if surrogate is None else "a surrogate",
-                f"the dossier's region was found {'with one' if surrogate is None else 'with the deposit alone'}",
-                "Give --surrogate, the rows that the request was made with." if surrogate is None else "Leave it out.",
-            )
-        compared: list[Check] = []
-        if surrogate is None:
-            found = regions(after.problem, ties=True)
-            smallest = min(found, key=lambda each: each.facts.size, default=None)
-            stated = min(found, key=lambda each: difference(each.facts, like), default=None)
-        else:
-            rows, not_copied = surrogate_rows(distance, after, surrogate)
-            step, terms = step_with_surrogate(after, rows), SurrogateTerms.of(after, distance, content["delta"])
-            every = (smallest_with_surrogate(step, terms), smallest_with_surrogate(step, terms, like=like))
-            smallest, stated = (None if each is None else each.solution for each in every)
-            compared = [not_copied, *_seen_checks(distance, after, every[1], forget)]
-        compared += deposit_checks(content, after, stated, smallest)
+        found, like = regions(after.problem, ties=True), _stated_region(content)
+        smallest = min(found, key=lambda each: each.facts.size, default=None)
+        stated = min(found, key=lambda each: difference(each.facts, like), default=None)
+        compared = deposit_checks(content, after, stated, smallest)
         if model is not None and stated is not None and all(check.passed for check in compared):
             compared += published_checks(content, after, stated, model)
         if before is not None:
@@ -169,11 +137,10 @@ def deposit_checks(
     if result is None:
         why = "no route has a finite one"
         return [*compared, _check("deposit: a region", None, content["bound"]["convention"], why)]
-    distance = read_claim(content).distance
-    radius = result.region(distance).radius
+    radius = result.region.radius
     compared += [*region_checks(content, after, result, radius), *noise_checks(content, after, radius)]
     if smallest is not None:
-        least = smallest.region(distance).radius
+        least = smallest.region.radius
         no_larger = radius <= (1.0 + MOST_LOST) * least + 2.0 * _slack(after, smallest) * least
         compared.append(_holds("deposit: the region is the smallest", no_larger, f"another's radius is {least:.9g}"))
     return compared
@@ -209,14 +176,14 @@ def _slack(after: Deposit, result: Solution) -> float:
 def region_checks(content: Json, after: Deposit, result: Solution, radius: float) -> list[Check]:
     """The facts, and the region that follows from them."""
     stated, shape, digits = _facts(content), after.ellipsoid, _slack(after, result)
-    known = measured_facts(after, result, "weight_largest" in stated)
+    known = measured_facts(after, result)
     lost = min(MOST_LOST, 64.0 * UNIT_ROUNDOFF * shape.largest / shape.least)
     shares = {"shape_least": NEAR - 1.0, "shape_inverse_trace": lost, "output_noise": lost, "output_spread": lost}
     slack = {name: shares.get(name, digits) * abs(value) for name, value in known.items()}
     for name, moved in _moved(result.facts, after).items():
         slack[name] += moved
     as_stated = replace(result, facts=replace(result.facts, solver=stated["solver"]))
-    by_stated = as_stated.region(read_claim(content).distance)
+    by_stated = as_stated.region
     # what drawing the noise added is left out term by term: beside it a region can be next to nothing
     terms = content["bound"]["terms"]
     total = math.fsum(term for name, term in terms.items() if name != DRAWING.name) * ROUND_UP
@@ -296,38 +263,6 @@ def published_checks(content: Json, after: Deposit, result: Solution, path: str 
     high = math.sqrt(chi2.isf(UNLIKELY, count) * (1.0 + EXACT_SHARE)) * sigma + slack
     why = "they are not as far from the updated ones as noise of this size puts them"
     return [_holds("deposit: the published weights are where the noise puts them", low <= away <= high, why)]
-
-
-# With the surrogate rows ----------------------------------------------------------------------------------------------
-
-
-def surrogate_rows(distance: Distance, after: Deposit, surrogate: Any) -> tuple[RowSet, Check]:
-    """The surrogate rows made ready as they were then, and that they were not copied, which the door refuses."""
-    record, labelled = after.record, is_labelled(surrogate)
-    left = replace(record, n_source=after.numbers.n_rows, class_counts=after.numbers.class_counts)
-    rows = rows_of(surrogate, after.model, record, after.anchor.dtype, after.device, SURROGATE)
-    xp = namespace_of(rows.dtype)
-    nobody = Rows(xp.zeros((0, rows.n_features), dtype=rows.dtype), xp.zeros(0, dtype=xp.int64))
-    seen = survey(nobody, rows, len(record.classes), distance)
-    why = "independent draws do not repeat as they do"
-    return weighted_rows(rows, left, distance, labelled), _check(
-        "surrogate: its rows were not copied", seen.copied, 0, why
-    )
-
-
-def _seen_checks(distance: Distance, after: Deposit, region: SurrogateRegion | None, forget: Any) -> list[Check]:
-    """With sampling `seen`: that no forget row shows more than the surrogate does."""
-    if region is None or forget is None or not distance.samples_rows or distance.sampling != "seen":
-        return []
-    rows, why = (
-        in_memory(rows_of(forget, after.model, after.record, after.anchor.dtype, after.device, FORGET), "it"),
-        "",
-    )
-    try:
-        region.require_seen(after, rows)
-    except VacuousClaim as error:
-        why = str(error)
-    return [_holds("surrogate: no forget row is unlike what is seen", not why, why)]
 
 
 # With the deposit from before -----------------------------------------------------------------------------------------

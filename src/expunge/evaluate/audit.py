@@ -384,12 +384,7 @@ def certificate_task(
                 "Give the rows the model was trained on without all that were forgotten.",
             )
         promise = Promise(certificate.epsilon, certificate.delta, force=True)
-        if distance.law.stands_in:
-            promise = replace(promise, distance=distance)
-            surrogate = _require_surrogate(surrogate, distance)
-        else:
-            surrogate = None
-        request = ask(model, forget, surrogate, promise, deposit=deposit, model_sha256=digest)
+        request = ask(model, forget, None, promise, deposit=deposit, model_sha256=digest)
         return _task("certificate", request, retain, 0)
     if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
         raise DataError(

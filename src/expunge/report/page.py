@@ -75,8 +75,6 @@ FACTS = {
     "change_largest": "largest distance of that change from its mean, seen on a stand-in row",
     "change_longest": "largest such change, seen on a stand-in row",
     "change_supremum": "largest such change that any row can show",
-    "change_each": "largest such change that any retained row can show, by the deposit",
-    "change_together": "largest such change that all retained rows can show together, by the deposit",
     "longest_row": "longest row of the stand-in data",
     "row_bound": "longest a row can be",
     "directions": "numbers that a row has",
@@ -269,7 +267,6 @@ def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | N
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
         "kept": kept,
-        "beside": kept and law.stands_in,
         "stands_in": law.stands_in and not law.is_source,
         "verdict": verdict_sentence(keyid),
         "status_words": status_words(content["status"]),

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 # Everything that changes what is promised -------------------------------------------------------------------------
 
 DEPOSIT = "deposit"  # the bound
-NO_SURROGATE = Distance(DEPOSIT, 0.0)  # the deposit alone: no rows stand in for any
+NO_SURROGATE = Distance(DEPOSIT, 0.0)  # with a deposit no rows stand in for any
+WITHOUT_THE_DEPOSIT = "ask with rows that resemble the source instead of the deposit (--surrogate, --distance)"
 
 
 @dataclass(frozen=True)
@@ -129,19 +130,19 @@ class Promise:
 
     `distance` is declared, in words or as a Distance; or how it is to be estimated; or an estimate that was made before
     (`estimate`). With `match_classes` surrogate rows are weighted to the source's class counts, and the distance is the
-    source's from that. `step` None is what suits: `newton` for the paper's bound and for a deposit alone, else
-    `converged`. `sizes` and `constants` are the paper bound's. `force` lets a model through that is of little use.
-    `series` is a place in a series of deletions. `noise` is what its scale is chosen by (`bounds/calibration.py`):
-    None or `request`, a number, `rows:10`, `exact`.
+    source's from that. `step` None is what suits: `newton` for the paper's bound and for a deposit, else `converged`.
+    `sizes` and `constants` are the paper bound's. `force` lets a model through that is of little use. `series` is a
+    place in a series of deletions. `noise` is what its scale is chosen by (`bounds/calibration.py`): None or `request`,
+    a number, `rows:10`, `exact`.
     """
 
     epsilon: float = option("Smaller protects more; 0.1 to 5 is usual.", section="Guarantee")
     delta: float = option("Probability that the guarantee fails; at most 1/n.")
     distance: Any = option(
         "How far the surrogate is from the source: same, tv:0.2, chi2:0.1, kl:0.5 (of the source relative to the "
-        "surrogate); without a deposit also source, if it is the source itself. Where nobody knows, and there is no "
-        "deposit: estimate.npz, written by expunge distance --out (the difference of means that the bound needs, at "
-        "this update), or estimate.npz:kl (the paper's way). An estimate proves nothing and the certificate says so.",
+        "surrogate), or source, if it is the source itself. Where nobody knows: estimate.npz, written by expunge "
+        "distance --out (the difference of means that the bound needs, at this update), or estimate.npz:kl (the "
+        "paper's way). An estimate proves nothing and the certificate says so.",
         None,
     )
     noise: Any = option(
@@ -221,7 +222,16 @@ class Promise:
     def complete(self, *, deposit: bool, surrogate: bool) -> Promise:
         """With everything that was left to what suits the evidence; what does not apply to it is refused."""
         if deposit:
-            return self._complete_with_deposit(surrogate)
+            usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source", "distance": None}
+            chosen = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+            require_none_with_deposit({"surrogate": surrogate, **chosen, "match_classes": self.match_classes})
+            if self.noise.kind == REHEARSAL:
+                raise OptionError(
+                    f"noise as for {self.noise.rows} rows with a deposit",
+                    "there are no rows to rehearse with",
+                    "Give a number, one of those that expunge plan shows, or leave --noise (noise) out.",
+                )
+            return replace(self, distance=NO_SURROGATE, step="newton", bound=DEPOSIT)
         if self.deposit:
             raise OptionError(f"bound {self.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
         if not surrogate or self.distance is None:
@@ -241,39 +251,6 @@ class Promise:
                 "Give the deposit, or a surrogate and how far it is from the source.",
             )
         return replace(self, step=self.step or ("newton" if self.paper else "converged"))
-
-    def _complete_with_deposit(self, surrogate: bool) -> Promise:
-        usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source"}
-        require_none_with_deposit({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
-        if self.noise.kind == REHEARSAL:
-            raise OptionError(
-                f"noise as for {self.noise.rows} rows with a deposit",
-                "there are no rows to rehearse with",
-                "Give a number, one of those that expunge plan shows, or leave --noise (noise) out.",
-            )
-        if not surrogate and self.distance is None and not self.match_classes:
-            return replace(self, distance=NO_SURROGATE, step="newton", bound=DEPOSIT)
-        if not surrogate or self.distance is None:
-            raise OptionError(
-                "a surrogate without a distance, or a distance without a surrogate, with a deposit",
-                "how far the one is from what is retained is the other",
-                "Give both, for example --distance same (distance='same'), or neither.",
-            )
-        if self.series is not None:
-            raise OptionError(
-                "a surrogate with a deposit in a series of deletions",
-                "what is spent on surrogate rows is spent for one model",
-                "Leave the surrogate out: with the deposit alone nothing is spent, however many models follow.",
-            )
-        stands_in = isinstance(self.distance, Distance) and self.distance.law.stands_in
-        if not stands_in or self.distance.is_source or self.distance.provenance != "declared":
-            raise OptionError(
-                f"distance {self.distance} with a deposit",
-                "how far the surrogate is from what is retained has to be declared: the deposit has all that the bound "
-                "needs of the source itself, and an estimate is for models without one",
-                "Declare a distance, for example same or chi2:0.1, or leave the surrogate out.",
-            )
-        return replace(self, step="converged", bound=DEPOSIT)
 
     @property
     def scale(self) -> Scale:
@@ -312,8 +289,10 @@ def require_none_with_deposit(chosen: dict[str, Any]) -> None:
     if "surrogate" in given or "distance" in given:
         raise OptionError(
             "a surrogate, or a distance, with a deposit",
-            "here the deposit is used alone; with a surrogate it is for one deletion at a time (expunge unlearn)",
-            "Leave --surrogate and --distance (surrogate, distance) out.",
+            "a deposit is used alone: if rows that stand in for the source could have a part beside it, the published "
+            "status would say whether they had, and so tell of who left",
+            "Leave --surrogate and --distance (surrogate, distance) out; or, where the deposit refuses, leave the "
+            "deposit out.",
         )
     if given:
         raise OptionError(
@@ -505,8 +484,8 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Array, force: boo
                 f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about "
                 f"{spread:.3g}",
                 "more noise than signal is of no use",
-                "Forget fewer rows at once, give a surrogate beside the deposit, train with a larger l2 next time, see "
-                "with expunge plan what other epsilons cost, or insist with --force (force=True).",
+                f"Forget fewer rows at once, {WITHOUT_THE_DEPOSIT}, train with a larger l2 next time, see with "
+                "expunge plan what other epsilons cost, or insist with --force (force=True).",
             )
         return
     size, length = norm(weights), derived.noise.length

@@ -399,12 +399,12 @@ def retained_counts(request: Request) -> list[int]:
     return list(record_without(left, request.forget.labels).class_counts or ())
 
 
-def describe_sizes(request: Request, distance: Distance) -> Json:
-    """How large sets and model are; `distance` is the one that was used, and may do without a surrogate."""
+def describe_sizes(request: Request) -> Json:
+    """How large sets and model are."""
     return {
         "n_source": request.n_source,
         "n_forget": request.n_forget,
-        "n_surrogate": request.n_surrogate if distance.law.stands_in else 0,
+        "n_surrogate": request.n_surrogate,
         "n_retain": request.n_source - request.n_forget,
         "parameters": request.head.n_parameters,
         "classes": len(request.record.classes),
@@ -416,7 +416,7 @@ def describe_data(request: Request, distance: Distance) -> Json:
     """What a certificate says of the rows; nothing where the loss is not convex, since no bound follows from them."""
     if not request.head.about.convex:
         return {}
-    given = request.surrogate is not None and distance.law.stands_in
+    given = request.surrogate is not None
     scaled = request.surrogate.n_scaled if given else 0
     described: Json = {"rows_scaled_to_max_norm": {"forget": request.forget.n_scaled, "surrogate": scaled}}
     if given:

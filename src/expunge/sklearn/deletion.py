@@ -22,7 +22,6 @@ from expunge.certificate.wording import headline, outside
 from expunge.deposit.file import Deposit
 from expunge.deposit.forecast import warn_if_few
 from expunge.deposit.make import NewDeposit, make_from_rows, most_weights
-from expunge.distance import Distance
 from expunge.errors import ModelError, OptionError
 from expunge.model import LinearModel, from_matrix
 from expunge.record import LEARNT_ELSEWHERE, TrainingRecord
@@ -152,20 +151,16 @@ def unlearn(
     estimator: Estimator,
     forget: tuple[Any, Any],
     deposit: Deposit,
-    surrogate: tuple[Any, Any] | Any = None,
     *,
     epsilon: float,
     delta: float,
-    distance: Distance | str | None = None,
     force: bool = False,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Deletion:
     """Take rows out of a fitted estimator of whose source there is a deposit; nothing that is passed is changed.
 
-    `forget` are rows and labels as they were given to `fit`, before any step of a Pipeline. A surrogate, with its
-    distance from what is retained, is used where the deposit alone would need more noise: the certificate is then
-    conditional.
+    `forget` are rows and labels as they were given to `fit`, before any step of a Pipeline.
     """
     if not isinstance(deposit, Deposit):
         raise OptionError(
@@ -193,10 +188,8 @@ def unlearn(
     made = unlearn_model(
         deposit.model,
         _given(split, forget, deposit, FORGET),
-        None if surrogate is None else _given(split, surrogate, deposit, "the surrogate set"),
         epsilon=epsilon,
         delta=delta,
-        distance=distance,
         deposit=deposit,
         force=force,
         device=device,

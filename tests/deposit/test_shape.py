@@ -22,6 +22,7 @@ from expunge.deposit.matrices import (
     OFFSET,
     POWER,
     Gram,
+    _in_no_row,
     centred_shape,
     gram_of,
     gram_share,
@@ -372,6 +373,24 @@ def test_only_what_no_row_has_exactly_is_such_a_direction() -> None:
     assert len(unused(gram_of(rows_of(thirds)))) == 0
     wide = np.random.default_rng(1).integers(-(2**20), 2**20, size=(6, 9)).astype(float)  # more features than rows
     assert np.abs(wide @ to_numpy(unused(gram_of(rows_of(wide)))).T).max(initial=0.0) == 0.0
+
+
+def test_a_direction_is_in_no_row_where_whole_numbers_say_so_and_float64_holds_them() -> None:
+    half = int(HALF)
+    for parts in (
+        (0, 0, 0),
+        (1, -half, 0),
+        (0, 1, -half),
+        (1, 1 - half, -half),
+        (1, 0, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+        (0, half, 0),
+    ):
+        wanted = parts[0] * half**2 + parts[1] * half + parts[2] == 0
+        assert _in_no_row(np.array(parts, dtype=float)[:, None, None], np.ones((1, 1))).tolist() == [wanted], parts
+    both = np.full((3, 2, 2), 2.0**40)
+    assert _in_no_row(both, np.array([[1.0, -1.0], [2.0**20, -(2.0**20)]])).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("free", [False, True])

@@ -252,7 +252,8 @@ for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSo
 # A distance that somebody declares, and can be held to, or that was estimated, and then proves nothing --------------
 
 BETWEEN = ("populations", "samples")
-SAMPLING = ("seen", "strict")
+WITHIN = "within:"  # a value of sampling, with a factor after it
+MOST_WITHIN = 1e6
 MATCHED = "; the surrogate's rows weighted so that its classes have the source's proportions"
 
 
@@ -263,7 +264,8 @@ class Distance:
     `between` says what it is measured between: the `populations` both sets were drawn from (then a sampling term is
     added to the bound) or the two `samples` themselves, each row counted as often as it occurs. `sampling` says what is
     taken for rows unlike any surrogate row: the worst (`strict`: they are counted and charged the largest change that
-    there can be) or nothing (`seen`: what was seen stands for the population; false for categorical rows). `matched`
+    there can be; `within:2`: they are counted and charged twice the largest that was seen) or nothing (`seen`: what was
+    seen stands for the population; false for categorical rows). `matched`
     says that the surrogate is taken with its rows weighted by class to the source's class counts; the distance is then
     the source's from that.
     """
@@ -280,7 +282,7 @@ class Distance:
         if not self.provenance:
             object.__setattr__(self, "provenance", law.provenances[0])
         choice(self.between, BETWEEN, "between")
-        choice(self.sampling, SAMPLING, "sampling")
+        factor_within(self.sampling)
         most, named = law.largest_value, f"distance {self.kind}:{self.value}"
         if not math.isfinite(self.value) or self.value < 0:
             raise OptionError(
@@ -310,6 +312,16 @@ class Distance:
                 "two samples of one population are not the same set",
                 "Leave --between (between) out, or declare source if the surrogate is the source itself.",
             )
+
+    @property
+    def counts_unlike(self) -> bool:
+        """Whether rows unlike any surrogate row are counted and charged, and moments raised to their populations'."""
+        return self.sampling != "seen"
+
+    @property
+    def within(self) -> float | None:
+        """How many times as much as the largest change seen a row unlike any changes at most, where that is stated."""
+        return factor_within(self.sampling)
 
     @cached_property
     def law(self) -> Kind:
@@ -357,6 +369,27 @@ class Distance:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.value:g}" if self.law.takes_value else self.kind
+
+
+def factor_within(sampling: str) -> float | None:
+    """The factor of `within:2`; None for `strict` and `seen`, and whatever else is refused.
+
+    >>> factor_within("within:2"), factor_within("strict")
+    (2.0, None)
+    """
+    if sampling in ("strict", "seen"):
+        return None
+    try:
+        factor = float(sampling.removeprefix(WITHIN)) if sampling.startswith(WITHIN) else math.nan
+    except ValueError:
+        factor = math.nan
+    if not 1.0 <= factor <= MOST_WITHIN:
+        raise OptionError(
+            f"sampling {sampling!r}",
+            f"it is strict, seen, or within: with a factor from 1 to {MOST_WITHIN:g}",
+            "Write strict, seen, or for example within:2.",
+        )
+    return factor
 
 
 def parse_distance(text: str, *, between: str = "populations", sampling: str = "strict") -> Distance:
@@ -425,7 +458,7 @@ class Estimation:
     def __post_init__(self) -> None:
         choice(self.route, tuple(ROUTES), "route")
         choice(self.support, SUPPORTS, "support")
-        choice(self.sampling, SAMPLING, "sampling")
+        factor_within(self.sampling)
         for name, number, least, most, usual in (
             ("chains", self.chains, 100, MOST, "The paper uses 1,000."),
             ("steps", self.steps, 8, MOST, "The paper uses 4,000."),

@@ -242,6 +242,12 @@ def _ask_network(
             "for a network it must be declared, and of the classes as they are",
             "Write for example chi2:0.1 or same.",
         )
+    if distance.within is not None:
+        raise OptionError(
+            f"sampling {distance.sampling} for a network",
+            "rows of a table alone are looked at for what is within it",
+            "Use --sampling strict (sampling='strict').",
+        )
     if deposit is None and convex:
         require_not_noised(record)
     if promise.noise.kind == REHEARSAL:

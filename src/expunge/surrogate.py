@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -137,6 +137,33 @@ if TYPE_CHECKING:
 
 WEIGHTED = ("sampled_trace", "sampled_eigenvalue", "sampled_largest")
 ESTIMATE = "an estimated distance"
+ONE_HALF = 6  # of the largest changes of surrogate rows: what a half without the first five shows
+
+
+def require_seen(distance: Distance, gone: float, seen: Sequence[float]) -> None:
+    """Refuse to take what was seen, or a few times as much, for the largest change there is, where rows at hand show
+    that it is not: the forget row that changes most, or one half of the surrogate beside the other.
+
+    `seen` are the largest changes of surrogate rows, the largest first. The first `ONE_HALF - 1` are all in one half in
+    one of 16 splits at random, and the last of them is then the most that the other half shows.
+    """
+    factor, strict = (
+        distance.within or 1.0,
+        "Use --sampling strict (sampling='strict'), which counts rows unlike any seen",
+    )
+    if gone > factor * seen[0] * (1.0 + 1e-9):
+        shown = "the largest change there is" if factor == 1.0 else f"1/{factor:g} of the largest change there is"
+        raise VacuousClaim(
+            f"a forget row changes by {gone:.3g}, and no surrogate row by more than {seen[0]:.3g}",
+            f"with sampling {distance.sampling} the surrogate must show {shown}",
+            f"{strict}, or a larger surrogate.",
+        )
+    if distance.within and seen[0] > factor * seen[-1] * (1.0 + 1e-9):
+        raise VacuousClaim(
+            f"a surrogate row changes by {seen[0]:.3g}, and but for a few none by more than {seen[-1]:.3g}",
+            f"with sampling {distance.sampling} half of the surrogate must show 1/{factor:g} of what the other does",
+            f"{strict}, or a larger factor if that is true.",
+        )
 
 
 @dataclass(frozen=True)
@@ -171,13 +198,15 @@ class RowsEvidence(ABC):
 
     def facts(self, step: Step, *, quick: bool = False) -> dict[str, Fact]:
         """Every number the region needs; `quick` ones only rank candidates."""
-        distance = self.distance_at(step.update)
-        if self.request.promise.paper:
+        distance, request = self.distance_at(step.update), self.request
+        if request.promise.paper:
             return self._paper_facts(step, distance)
         failures = self._failures(distance)
         moments = self._moments(step, distance, failures.get("eigenvalue"), quick)
-        if not quick and distance.samples_rows and distance.sampling == "seen":
-            self._require_seen(step, moments)
+        if not quick and distance.samples_rows and (distance.within or not distance.counts_unlike):
+            spread = partial(request.head.spread, request.weights, step.update)
+            seen = spread(request.surrogate).longest(ONE_HALF) if distance.within else [moments.change_longest]
+            require_seen(distance, spread(request.forget).longest(1)[0], seen)
         return self._residual_facts(step, moments, failures.get("sampling", 0.0))
 
     def failures(self) -> dict[str, float]:
@@ -260,18 +289,6 @@ class RowsEvidence(ABC):
             seed=self.seed,
             advance=silent if quick else self.progress,
         )
-
-    def _require_seen(self, step: Step, moments: Moments) -> None:
-        """Refuse to take what was seen for all there is where the forget rows themselves show that it is not."""
-        request = self.request
-        largest = request.head.spread(request.weights, step.update, request.forget).sums().longest
-        if largest > moments.change_longest * (1.0 + 1e-9):
-            raise VacuousClaim(
-                f"a forget row changes by {largest:.3g}, and no surrogate row by more than "
-                f"{moments.change_longest:.3g}",
-                "with sampling seen the surrogate must show the largest change there is",
-                "Use --sampling strict (sampling='strict'), which counts rows unlike any seen, or a larger surrogate.",
-            )
 
     def _residual_facts(self, step: Step, moments: Moments, sampling: float) -> dict[str, Fact]:
         request, record, weighted = self.request, self.request.record, self.request.surrogate.has_weights

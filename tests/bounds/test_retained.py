@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from expunge.bounds.retained import (
     RetainedFacts,
+    beyond,
     counted_rows,
     deviation,
     events,
@@ -224,6 +225,18 @@ def test_what_is_averaged_and_what_is_split() -> None:
         assert region.terms["sampling"] == 0.0
         assert region.tail is None
     assert list(averaged.terms) == ["training", "solver", "surrogate", "sampling", "rounding"]
+
+
+@pytest.mark.parametrize(("factor", "each"), [(1.0, 2.75), (2.0, 5.5), (2.5, 6.875), (3.0, 7.0), (1e6, 7.0)])
+def test_a_row_unlike_any_is_charged_what_it_is_stated_to_be_within(factor: float, each: float) -> None:
+    within = Distance("chi2", 0.25, sampling=f"within:{factor:g}")
+    assert beyond(FACTS, within) == pytest.approx(each + 2.75, rel=1e-15), "and what it was counted as among those seen"
+    strictly = Distance("chi2", 0.25)
+    cut = 2.0 * 2.75 / 50
+    ratio = (set_apart(FACTS, within, 2.0) - cut) / (set_apart(FACTS, strictly, 2.0) - cut)
+    assert ratio == pytest.approx((each + 2.75) / 9.75, rel=1e-12)
+    assert surrogate_shift(FACTS, replace(within, kind="tv")) == surrogate_shift(FACTS, replace(strictly, kind="tv"))
+    assert events(FACTS, within) == events(FACTS, strictly) == 5
 
 
 @REPRODUCIBLE

@@ -83,7 +83,10 @@ def test_text_that_means_nothing_is_refused_with_what_would(text: str, message: 
         *(((kind, value), "finite number") for kind in KINDS for value in (-1e-9, math.nan, math.inf, -math.inf)),
         (("tv", math.nextafter(1.0, 2.0)), "between 0 and 1"),
         (("same", 0.0, "samples"), "not the same set"),
-        (("chi2", 0.1, "populations", "", "loose"), "one of seen, strict"),
+        *(
+            (("chi2", 0.1, "populations", "", sampling), "strict, seen, or within")
+            for sampling in ("loose", "within", "within:", "within:0.99", "within:nan", "within:1e7", "within:2x")
+        ),
         *(((kind, 0.0, "populations", "guessed"), "Leave the provenance out") for kind in KINDS),
         *(((kind, 0.0, "populations", "measured"), "it is ") for kind in ("same", "tv", "chi2", "kl", "means")),
         *(((kind, 0.0, "populations", "declared"), "it is ") for kind in ("source", "deposit", "means")),
@@ -101,6 +104,9 @@ def test_what_a_distance_can_be() -> None:
     assert Distance("chi2", 1.5).value == Distance("kl", 1.5).value == 1.5
     assert parse_distance("chi2:0.1").sampling == Distance("chi2", 0.1).sampling == "strict"
     assert parse_distance("tv:0.1", sampling="seen").sampling == "seen"
+    within = parse_distance("same", sampling="within:1.5")
+    assert (within.within, within.counts_unlike) == (1.5, True)
+    assert [Distance("same", 0.0, sampling=each).counts_unlike for each in ("strict", "seen")] == [True, False]
     for kind in KINDS:
         usual = {"source": "measured", "deposit": "measured", "means": "estimated"}.get(kind, "declared")
         assert Distance(kind, 0.0).provenance == Distance(kind, 0.0, provenance=usual).provenance == usual

@@ -298,6 +298,9 @@ def test_mean_and_sums_are_those_of_the_table(loss: str, weighted: bool, monkeyp
     ):
         assert found == pytest.approx(expected, rel=1e-11)
         assert found >= expected * (1 - 1e-14), "never too small by rounding"
+    lengths = np.sort(np.linalg.norm(phi, axis=1))[::-1]
+    np.testing.assert_allclose(spread.longest(6), lengths[:6], rtol=1e-11)
+    np.testing.assert_allclose(spread.longest(39), [*lengths, lengths[-1], lengths[-1]], rtol=1e-11)
 
 
 @pytest.mark.parametrize("power", [1, 2])

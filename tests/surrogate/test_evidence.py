@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,11 @@ import reference
 from asking import asked
 from expunge import surrogate
 from expunge.certificate.claim import Fact, due_failures
+from expunge.certificate.derive import derive
 from expunge.distance import Distance
 from expunge.errors import VacuousClaim
 from expunge.evaluate.demo import digits
+from expunge.evidence import build_claim
 from expunge.mechanism import certify, gather, measure
 from expunge.request.promise import Series
 from expunge.request.request import Request
@@ -208,20 +211,31 @@ def test_one_model_spends_what_is_due_and_one_of_a_series_its_share(planned: int
     assert ("sequence" in found) == (planned == 4)
 
 
-@pytest.mark.parametrize(
-    ("longest", "fine"), [(1.0 + 1e-9, True), (math.nextafter(1.0 + 1e-9, 2.0), False), (1.0 + 1.05e-9, False)]
-)
-def test_a_forget_row_may_change_a_billionth_more_than_what_was_seen(longest: float, fine: bool) -> None:
-    spread = SimpleNamespace(sums=lambda: SimpleNamespace(longest=longest))
-    head = SimpleNamespace(spread=lambda *_: spread)
-    request = SimpleNamespace(head=head, weights=None, forget=None)
-    evidence, step = surrogate.SurrogateEvidence(request), SimpleNamespace(update=None)
-    seen = SimpleNamespace(change_longest=1.0)
-    if fine:
-        evidence._require_seen(step, seen)
-    else:
+def test_what_was_seen_may_be_exceeded_by_a_billionth_and_by_no_more_than_its_factor() -> None:
+    below, above = 1.0 + 1e-9, math.nextafter(1.0 + 1e-9, 2.0)
+    for factor, sampling in ((1.0, "seen"), (2.0, "within:2"), (1.5, "within:1.5")):
+        distance, alike = Distance("same", 0.0, sampling=sampling), [1.0] * surrogate.ONE_HALF
+        surrogate.require_seen(distance, factor * below, alike)
         with pytest.raises(VacuousClaim, match="a forget row changes by"):
-            evidence._require_seen(step, seen)
+            surrogate.require_seen(distance, factor * above, alike)
+    apart = [2.0 * below, *[1.0] * (surrogate.ONE_HALF - 1)]
+    surrogate.require_seen(Distance("same", 0.0, sampling="within:2"), 0.0, apart)
+    surrogate.require_seen(
+        Distance("same", 0.0, sampling="seen"), 0.0, apart
+    )  # which takes the largest for all there is
+    with pytest.raises(VacuousClaim, match="a surrogate row changes by 2, and but for a few none by more than 1"):
+        surrogate.require_seen(Distance("same", 0.0, sampling="within:2"), 0.0, [2.0 * above, *apart[1:]])
+
+
+def test_within_is_refused_where_the_rows_at_hand_speak_against_it() -> None:
+    with pytest.raises(VacuousClaim, match="a forget row changes by"):
+        measure(one_hot_request(4, "within:2"), seed=0)
+    within, strict = (
+        derive(build_claim(request, measure(request, seed=0)))
+        for request in map(partial(one_hot_request, 3), ("within:2", "strict"))
+    )
+    assert within.required <= strict.required
+    assert any("more than 2 times" in sentence for sentence in within.assumptions)
 
 
 WEIGHTED = {"sampled_trace", "sampled_eigenvalue", "sampled_largest"}

@@ -129,7 +129,7 @@ def surrogate_term(facts: RetainedFacts, distance: Distance, log_failure: float)
 
 def strict(distance: Distance) -> bool:
     """Whether rows unlike any that was seen are counted, and moments raised to their populations'."""
-    return distance.samples_rows and distance.sampling == "strict"
+    return distance.samples_rows and distance.counts_unlike
 
 
 def exchangeable(facts: RetainedFacts, distance: Distance) -> bool:
@@ -244,8 +244,12 @@ def counted_rows(facts: RetainedFacts) -> int:
 
 
 def beyond(facts: RetainedFacts, distance: Distance) -> float:
-    """What a row unlike any seen is charged: the supremum, and what it was counted as within what was seen."""
-    return facts.change_supremum + (facts.change_longest if strict(distance) else facts.change_mean)
+    """What a row unlike any seen is charged: the supremum, or what it is stated to be within, and what it had been
+    counted as among those seen."""
+    if not strict(distance):
+        return facts.change_supremum + facts.change_mean
+    most = math.inf if distance.within is None else distance.within * facts.change_longest
+    return min(facts.change_supremum, most) + facts.change_longest
 
 
 def _seen_tail(facts: RetainedFacts, distance: Distance) -> Tail:

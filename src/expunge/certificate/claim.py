@@ -151,7 +151,7 @@ def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: i
     """
     failures = {}
     if distance.samples_rows:
-        share = EVENTS_SHARE if averaged and distance.sampling == "strict" else SAMPLING_SHARE
+        share = EVENTS_SHARE if averaged and distance.counts_unlike else SAMPLING_SHARE
         failures["sampling"] = share * delta
     if distance.needs_eigenvalue:
         failures["eigenvalue"] = EIGENVALUE_SHARE * delta

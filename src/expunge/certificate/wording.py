@@ -136,6 +136,11 @@ SEEN = (
     "was asked for (sampling seen); it fails for categorical rows, rare groups and heavy tails, and then the guarantee "
     "does."
 )
+WITHIN = (
+    "No retained row's gradient changes more than {0} times as much as that of the surrogate row that changes most. "
+    "This was asked for (sampling within:{0}), and no forgotten row, nor one half of the surrogate beside the other, "
+    "speaks against it; it fails for rare groups and categories that the surrogate lacks, and then the guarantee does."
+)
 FALSE_CONSTANTS = (
     "FALSE for this model: the constants given are smaller than this loss can have, so the bound may be exceeded."
 )
@@ -170,7 +175,8 @@ def assumptions(claim: Claim, *, provable: bool) -> tuple[str, ...]:
     declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
     sampled = distance.samples_rows and provable
     said = {
-        SEEN: sampled and distance.sampling == "seen",
+        SEEN: sampled and not distance.counts_unlike,
+        WITHIN.format(distance.sampling.partition(":")[2]): sampled and distance.within is not None,
         FALSE_CONSTANTS: claim.tuned,
         f"NOT KNOWN, ESTIMATED: {distance.kind if claim.public else distance} ({distance.meaning}). Nothing is "
         "guaranteed about the error of this estimate; the true distance may be larger, and then the guarantee does "
@@ -185,7 +191,7 @@ def assumptions(claim: Claim, *, provable: bool) -> tuple[str, ...]:
         str(distance.law.assumption): distance.law.assumption is not None,
         INDEPENDENT: sampled,
         NOT_CHOSEN: sampled,
-        AVERAGED: sampled and claim.averaged and distance.sampling == "strict",
+        AVERAGED: sampled and claim.averaged and distance.counts_unlike,
         OWN_ROWS: distance.is_source,
         OPTIMUM: not provable,
         CONSTANTS: not provable,

@@ -63,8 +63,9 @@ class StatedDistance:
         "populations",
     )
     sampling: str = option(
-        "What is taken for retained rows unlike any surrogate row: strict (they are counted and charged the worst) or "
-        "seen (the surrogate shows all there is: less noise, but false for categorical rows).",
+        "What is taken for retained rows unlike any surrogate row: strict (they are counted and charged the worst), "
+        "within:2 (they are counted and charged twice the largest change seen; refused where the rows at hand speak "
+        "against it) or seen (the surrogate shows all there is: less noise, but false for categorical rows).",
         "strict",
     )
 

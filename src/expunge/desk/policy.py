@@ -89,7 +89,7 @@ class Policy:
         "Without a deposit: how far the surrogate is from the source: same, tv:0.2, chi2:0.1 or kl:0.5."
     )
     between: str = option("What the distance is between: populations or samples.", "populations")
-    sampling: str = option("seen or strict; see expunge unlearn.", "strict")
+    sampling: str = option("strict, within:2 or seen; see expunge unlearn.", "strict")
     step: str = option("converged, newton or balanced.", "converged")
     force: bool = option("Publish models of little use too; see expunge unlearn.", False)
     match_classes: bool = option("Weight surrogate rows to the source's class counts; see expunge unlearn.", False)

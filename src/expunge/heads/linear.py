@@ -231,6 +231,19 @@ class Spread:
         norm, longest, longest_row, sampled = (math.sqrt(self.rows.largest(value)) for value in largest.tolist())
         return SpreadSums(trace, fourth, norm, longest, longest_row, sampled_trace, sampled)
 
+    def longest(self, count: int) -> list[float]:
+        """The largest `||f||`, so many of them and the largest first; beyond the rows there are the smallest again.
+
+        In a group each process's own are held against one another, which gives no more than all rows together would.
+        """
+        xp, most = namespace(self.weights), self.weights.reshape(-1)[:0]
+        for _, features, change in self.changes():
+            sizes = xp.square(change).sum(axis=0) * xp.square(features).sum(axis=1)
+            most = xp.sort(xp.concat([most, sizes * (1.0 + self.cancellation)]))[-count:]
+        values = most.tolist()[::-1]
+        values += [values[-1] if values else 0.0] * (count - len(values))
+        return [math.sqrt(self.rows.largest(value)) for value in values]
+
     def covariance_product(self, direction: Array, power: int, fourth: bool) -> Array:
         """Mean over rows of `w^power (f - c) <f - c, direction>`, for the fourth moment times `||f - c||^2`."""
         wide = padded(direction)

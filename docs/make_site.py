@@ -109,12 +109,12 @@ def generated() -> dict[str, str]:
     """Make the pages that are not in git: commands, licences, rules, and the results next to the paper's."""
     sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
     from experiments.protocol.page import reproduction_page
-    from expunge.certificate.rules import listed
+    from expunge.certificate.rules import list_rules
 
     return {
         "docs/commands.md": script("make_commands").page(),
         "docs/licences.md": script("make_licences").page(),
-        "docs/rules.md": f"# The rules of verification\n\nWhat [verifying](certificate.md) checks.\n\n{listed()}",
+        "docs/rules.md": f"# The rules of verification\n\nWhat [verifying](certificate.md) checks.\n\n{list_rules()}",
         "docs/reproduction.md": reproduction_page(ROOT / "experiments/results", ROOT / "docs/reproduction.md"),
     }
 

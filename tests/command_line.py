@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from expunge.cli import main
 
 TOP = (
-    "demo", "embed", "train", "deposit", "plan", "unlearn", "tangent", "score", "predict", "member", "verify", "distance", "evaluate", "audit", "keygen", "sign", "report", "card", "desk",
+    "demo", "embed", "train", "deposit", "plan", "unlearn", "tangent", "score", "predict", "member", "verify", "distance", "evaluate", "audit", "keygen", "sign", "report", "desk",
 )  # fmt: skip
 
 

@@ -371,7 +371,8 @@ def match_classes() -> Json:
 
 @case
 def forget_class() -> Json:
-    return run_linear(trained(), source(), surrogate(), distance="same", forget_class=1, epsilon=50.0)
+    X, y = source()
+    return run_linear(trained(), (X[y == 1], y[y == 1]), surrogate(), distance="same", epsilon=50.0)
 
 
 @case

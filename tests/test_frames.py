@@ -23,7 +23,6 @@ from expunge.deposit.membership import answers
 from expunge.deposit.verify import verify_deposits
 from expunge.desk import Policy, accept, create_desk
 from expunge.distance import Estimation
-from expunge.door import ask
 from expunge.errors import DataError, FileError
 from expunge.estimate.comparison import compare
 from expunge.evaluate import Splits, make_case
@@ -31,7 +30,6 @@ from expunge.evaluate.metrics import describe_fit, score_model
 from expunge.evaluate.plan import plan, plan_deposit
 from expunge.mechanism import Unlearned
 from expunge.model import LinearModel
-from expunge.request.promise import Promise
 from expunge.rows.columns import match_record
 from expunge.rows.preparation import Preparation
 from expunge.rows.tables import frame_table
@@ -154,9 +152,6 @@ ENTRIES: dict[str, Callable[[Given], Any]] = {
     "source": lambda rows: told(
         expunge.unlearn(trained(), by_hand(FORGET), rows(SOURCE), distance="source", **PROMISE)
     ),
-    "forget a class": lambda rows: ask(
-        None, rows(SOURCE), None, Promise(1.0, 1e-3), deposit=kept(), forget_class=0
-    ).forget.features.tolist(),
     "forget with a deposit": lambda rows: told(expunge.unlearn(trained(), rows(FORGET), deposit=kept(), **PROMISE)),
     "stream to forget": lambda rows: told(
         expunge.unlearn(trained(), streamed(rows, FORGET), deposit=kept(), **PROMISE)

@@ -22,7 +22,7 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import Rows
 from expunge.heads.rows import FEW, in_memory
 from expunge.model import LinearModel, one_row_a_class
-from expunge.record import Label, TrainingRecord
+from expunge.record import TrainingRecord
 from expunge.request.promise import (
     HERE,
     NOTHING_DECLARED,
@@ -50,7 +50,6 @@ from expunge.request.sets import (
     column_notes,
     encoder_notes,
     is_labelled,
-    of_class,
     refuse_squashed,
     require_enough,
     rows_of,
@@ -79,7 +78,6 @@ def ask(
     promise: Promise,
     *,
     deposit: Deposit | None = None,
-    forget_class: Label | None = None,
     declared: Declared = NOTHING_DECLARED,
     execution: Execution = HERE,
     model_sha256: str | None = None,
@@ -93,8 +91,6 @@ def ask(
         network comes as its `NetworkSubject`, which also says where and in which blocks it computes.
     forget, surrogate
         (features, labels), or streams. There is either a deposit, or a surrogate and, in the promise, its distance.
-    forget_class
-        The rows of that class among those given are forgotten, and they must be all the source had.
     declared
         Stands for a record that the model does not have.
     model_sha256
@@ -118,10 +114,6 @@ def ask(
         raise DataError(
             f"{FORGET}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
         )
-    if forget_class is not None:
-        forget = of_class(forget, forget_class, left)
-        if left.class_counts is None:
-            notes += ("the record has no class counts; that the source had no other rows of the class was not checked",)
     comparable = in_memory(rows_of(forget, form, record, dtype, place, FORGET), "what is to be forgotten")
     forget_rows = replace(comparable, features=double(comparable.features))
     membership = None

@@ -66,7 +66,6 @@ def unlearn(
     distance: Distance | Estimation | str | Any = None,
     deposit: Deposit | None = None,
     match_classes: bool = False,
-    forget_class: Label | None = None,
     step: str | None = None,
     bound: str = "residual",
     constants: PaperConstants | str | None = None,
@@ -105,7 +104,6 @@ def unlearn(
     distance                  how far the surrogate is from the source: `same`, `tv:0.2`, `chi2:0.1`, `kl:0.5`,
                               `source`; where nobody knows, `estimate`, an Estimation or an estimate made before
     match_classes             weight surrogate rows to the source's class counts; `distance` is then from that
-    forget_class              forget the rows of this class among those given, which must be all the source had of it
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
     deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance. That
@@ -140,7 +138,6 @@ def unlearn(
         surrogate,
         promise,
         deposit=deposit,
-        forget_class=forget_class,
         declared=Declared(n_source, l2, loss, max_norm, training_residual, classes, class_counts),
         execution=Execution(dtype, device, memory, progress=progress),
         model_sha256=model_sha256,

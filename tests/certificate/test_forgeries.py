@@ -18,7 +18,7 @@ import honest
 from deposit_problems import made as made_deposit
 from expunge.bounds.calibration import power_of_four
 from expunge.certificate.dossier import Certificate, read_claim
-from expunge.certificate.rules import FACTS, OF_MODEL, POSSIBLE, TABLE, Inspection, listed, off_grid, run
+from expunge.certificate.rules import FACTS, OF_MODEL, POSSIBLE, TABLE, Inspection, list_rules, off_grid, run
 from expunge.certificate.statement import statement_of
 from expunge.certificate.verify import checks, model_checks, verify
 from expunge.distance import Distance
@@ -180,7 +180,7 @@ def test_noise_below_what_the_region_needs_is_not_enough(name: str) -> None:
 
 
 def test_every_rule_is_in_the_list_in_words() -> None:
-    page = listed()
+    page = list_rules()
     assert all(rule.sentence and rule.sentence in page for rules in TABLE.values() for rule in rules)
 
 

@@ -27,7 +27,6 @@ from expunge.record import (
     PREPARATION,
     TRAINED_ON_SOURCE,
 )
-from expunge.report.card import model_card
 from expunge.report.page import decision
 from expunge.request.promise import Promise
 from expunge.rows import EncodedRows, read_data
@@ -116,7 +115,6 @@ def test_statement_dossier_and_model_say_where_preparation_was_learnt(preparatio
     made = unlearned(preparation)
     assert outside(preparation) in made.statement.content["guarantee"]
     assert outside(preparation) in decision(made.statement.content, public=True)
-    assert outside(preparation) in model_card(made.statement.content, "s.json").replace("\\", "")
     said = [sentence for sentence in made.statement.content["limits"] if sentence in PREPARATIONS.values()]
     assert said == ([] if preparation is None else [PREPARATIONS[preparation]])
     assert made.statement.content["limits"][-1:] == said or preparation is None

@@ -190,24 +190,6 @@ def test_an_auditor_with_the_deposits(folder: Path) -> None:
         refused(f"{line} {more}", "--deposit with --deposit-after")
 
 
-def test_an_auditor_of_a_class(folder: Path) -> None:
-    """The file that was forgotten from holds other rows too, for the auditor as for the request."""
-    done(
-        "train --data source.npz --l2 1e-2 --max-norm 3 --loss ridge --out new.safetensors --deposit new.deposit --quiet"
-    )
-    made = UNLEARN.replace("forget.npz", "source.npz").replace("model.", "new.")
-    done(f"{made} --forget-class 2 --force --out result --quiet")
-    line = "verify result/statement.json --dossier result/private/dossier.json --deposit new.deposit "
-    line += "--deposit-after result/private/model.deposit"
-    printed = done(f"{line} --forget source.npz --forget-class 2 --json")
-    assert "deposits: without the forgotten rows: the gradient" in printed["checks"]
-    refused(f"{line} --forget source.npz", "--forget-class", status=1)
-    refused(f"{line} --forget-class 2", "--forget-class with --forget")
-
-
-# A desk -------------------------------------------------------------------------------------------------------------
-
-
 # Beforehand, and beside others --------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,6 @@ COMMANDS = {
     "keygen": "keygen --out out.key",
     "sign": "sign result --sign-key key --out out.json",
     "report": "report result --out out.html",
-    "card": "card result --out out.md",
     "train": "train --data source.npz --l2 0.1 --max-norm 1.0 --out out.safetensors --deposit out.deposit",
     "deposit": "deposit --model model.safetensors --data source.npz --out out.deposit",
     "unlearn": "unlearn --model model.safetensors --forget forget.npz --surrogate surrogate.npz --epsilon 0.5 "

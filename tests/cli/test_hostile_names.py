@@ -71,7 +71,6 @@ def test_every_command_that_prints_names_shows_them_as_text(place: Path) -> None
          "--epsilon", "1", "--delta", "1e-4", "--out", "@result", "--force", "--quiet")  # fmt: skip
     _run(place, "verify", "@result/statement.json", "--model", "@result/model.safetensors", "--verbose")
     _run(place, "verify", "@result/statement.json", "--model", "@model.safetensors", ends=(1, 2))
-    _run(place, "card", "@result")
     _run(place, "report", "@result", "--out", "@page.md", ends=(0, 2))
     _run(place, "desk", "init", "@desk", "--deposit", "@model.deposit", "--epsilon", "1", "--delta", "1e-4", "--force")
     _run(place, "desk", "request", "@desk", "--forget", "@forget.parquet", "--reference", "[/foo] [bold]:smile:")

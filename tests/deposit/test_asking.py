@@ -80,14 +80,6 @@ def test_a_deposit_from_before_a_published_model_would_bring_the_forgotten_back(
     )
 
 
-def test_a_class_is_forgotten_whole() -> None:
-    features, labels = source()
-    request = ask(None, (features, labels), None, PROMISE, deposit=kept().deposit, forget_class=1)
-    assert len(request.forget) == int((labels == 1).sum())
-    with pytest.raises(DataError, match="all of them"):
-        ask(None, rows(*np.flatnonzero(labels == 1)[1:]), None, PROMISE, deposit=kept().deposit, forget_class=1)
-
-
 def test_what_does_not_go_with_a_deposit_is_refused() -> None:
     assert Promise(1.0, 1e-3, noise=0.25).noise == Scale(POLICY, 0.25)
     with pytest.raises(OptionError, match="as for 10 rows"):
@@ -122,7 +114,7 @@ def test_a_deposit_s_bound_is_chosen_by_the_deposit_alone() -> None:
 
 def test_every_parameter_of_unlearn_goes_with_a_deposit_or_is_refused() -> None:
     """A new parameter has to be put on one of these lists."""
-    fit = {"model", "forget", "surrogate", "epsilon", "delta", "distance", "deposit", "match_classes", "forget_class"}
+    fit = {"model", "forget", "surrogate", "epsilon", "delta", "distance", "deposit", "match_classes"}
     fit |= {"force", "noise", "bias", "device", "memory", "progress", "model_sha256", "insecure_test_seed"}
     assert fit | set(UNFIT) == set(inspect.signature(unlearn).parameters)
     with pytest.raises(OptionError, match="a bias beside a LinearModel"):

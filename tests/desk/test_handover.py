@@ -1,4 +1,4 @@
-"""What is made of results and desks: signatures, cards, reports."""
+"""What is made of results and desks: signatures, reports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from expunge.certificate.sign import generate_keys, read_private_key, seal, verify_file
 from expunge.certificate.statement import read_certificate, read_statement
 from expunge.cli import main
-from expunge.desk import Desk, accept, result_card, sign_result, verify_desk
+from expunge.desk import Desk, accept, sign_result, verify_desk
 from expunge.desk.handover import desk_report, result_report
 from expunge.desk.policy import MODEL, REPORT, SIGNED, STATEMENT
 from expunge.desk.status import models, requests
-from expunge.errors import ExpungeError, FileError, OptionError, VerificationFailed
+from expunge.errors import ExpungeError, FileError, VerificationFailed
 
 # A result that is there already: signed without unlearning again, and only if it holds.
 
@@ -60,7 +60,6 @@ def test_sign_is_what_unlearn_would_have_written(result: Path, key: Path, tmp_pa
     again = run("sign", result, "--sign-key", key)
     assert again.exit_code == 2
     assert "exists already" in again.stderr
-    assert json.loads(ran.stdout)["keyid"] in result_card(result, tmp_path / "k.pub")
 
 
 def test_from_python_with_a_key_or_its_file(result: Path, key: Path, tmp_path: Path) -> None:
@@ -187,18 +186,3 @@ def test_the_page_of_one_result_is_made_only_of_a_certificate_that_holds(ledger:
         result_report(folder)
     with pytest.raises(FileError, match="neither a desk nor a result"):
         result_report(tmp_path)
-
-
-def test_names_are_on_every_page_of_a_desk_and_in_no_published_file(ledger: Desk) -> None:
-    files = desk_report(ledger, organisation="Bank & Sons", model_name="Credit <2025>")
-    for name in ("index.html", "model-0001.html", "model-0002.html"):
-        assert "Bank &amp; Sons" in files[name].decode()
-        assert "Credit &lt;2025&gt;" in files[name].decode()
-    page = result_report(ledger.layout.published_model(1), organisation="Bank & Sons").decode()
-    assert "Bank &amp; Sons" in page
-    assert "Bank" not in result_report(ledger.layout.published_model(1)).decode(), "stored nowhere"
-    for odd in ("", "two\nlines"):
-        with pytest.raises(OptionError, match="--model-name"):
-            desk_report(ledger, model_name=odd)
-        with pytest.raises(OptionError, match="--organisation"):
-            result_report(ledger.layout.folder / "none", organisation=odd)

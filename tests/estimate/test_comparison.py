@@ -8,20 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from asking import asked
 from digit_rows import QUICK
 from expunge.distance import tv_upper_from_kl
 from expunge.errors import DataError, ModelError
-from expunge.estimate import comparison as module
-from expunge.estimate.comparison import FEWEST_ROWS, Comparison, compare, doubt_chains, doubt_entropy
+from expunge.estimate.comparison import Comparison, compare, doubt_chains, doubt_entropy
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
 from expunge.estimate.langevin import Diagnostics
 from expunge.mechanism import measure
 from expunge.runtime.arrays import equal
-from expunge.runtime.progress import Budget
-from expunge.solve.newton import newton_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,30 +72,6 @@ def test_what_cannot_be_compared_is_refused(digits: dict[str, Any]) -> None:
     small = replace(model.record, n_source=2, class_counts=None)
     with pytest.raises(ModelError, match="at least one row must be retained"):
         compare(model, (X, y), record=small, wanted=QUICK, forget=digits["forget"])
-
-
-def test_with_little_time_nothing_but_hashing_goes_over_a_large_surrogate(
-    digits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, (X, y) = digits["model"], digits["surrogate"]
-    copies = 3 * FEWEST_ROWS // len(y) + 1
-    large = (torch.as_tensor(X).repeat(copies, 1), torch.as_tensor(y).repeat(copies))
-    seen: list[int] = []
-
-    def watched(problem: Any, **how: Any) -> Any:
-        seen.append(problem.n_rows)
-        return newton_step(problem, **how)
-
-    monkeypatch.setattr(module, "newton_step", watched)
-    short = replace(QUICK, steps=40, chains=100)
-    found = compare(model, large, record=model.record, wanted=short, forget=digits["forget"], budget=Budget(0.001))
-    assert found.means is not None
-    assert [*seen, found.kl.marginal.n_nu] == 2 * [FEWEST_ROWS]
-    assert found.kl.conditional.folds == 1
-    rows = copies * len(y)
-    assert f"every estimate is of {FEWEST_ROWS:,} of {rows:,} surrogate rows; more --minutes take more" in found.notes
-    assert "the KL of labels is that of 200 rows: there was no time for more models" in found.notes
-    assert len(found.surrogate) == rows, "the estimate belongs to the whole surrogate"
 
 
 MIXED = Diagnostics(r_hat=1.01, effective_samples=900.0, drift=0.1, growth=1.0)

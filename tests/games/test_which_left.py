@@ -17,7 +17,6 @@ from expunge.desk.desk import Desk
 from expunge.mechanism import Unlearned
 from expunge.model import read_model
 from expunge.report import statement_page
-from expunge.report.card import model_card
 from expunge.runtime.arrays import to_numpy
 from games.worlds import DELTA, EPSILON, ROWS, Leaving, Rows, joined, kept_of, leave, rows_of
 from published_files import fields, published, require_same_but_weights, shown, two_desks
@@ -76,10 +75,6 @@ def test_nothing_but_the_weights_tells(loss: str) -> None:
     assert len(first.model.to_bytes()) == len(second.model.to_bytes())
     records = [each.model.record.facts() | {"weights_sha256": ""} for each in (first, second)]
     assert records[0] == records[1]
-    cards = [
-        re.sub(r"[0-9a-f]{16,64}", "digest", model_card(each.statement.content, "model")) for each in (first, second)
-    ]
-    assert cards[0] == cards[1]
     assert page_of(first.statement) == page_of(second.statement)
 
 

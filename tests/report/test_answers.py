@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.errors import OptionError
-from expunge.report.page import LONGEST_NAME, checked_names, decision, percent, reading, run_page
+from expunge.report.page import decision, percent, run_page, tell_right
 
 
 def content(status: str, *, gone: int = 3, generator: str = "operating system") -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_an_unknown_status_is_never_shown() -> None:
     ],
 )
 def test_epsilon_in_words(epsilon: float, delta: float, said: str) -> None:
-    assert reading(epsilon, delta) == said
+    assert tell_right(epsilon, delta) == said
 
 
 @given(st.floats(0.5, 1.0))
@@ -83,16 +83,6 @@ def test_a_promise_is_never_rounded_down(share: float) -> None:
     shown = float(percent(share).removesuffix(" %"))
     assert shown >= 100.0 * share - 1e-9
     assert shown <= 100.0 * share + 0.1 + 1e-9
-
-
-def test_names_are_one_line() -> None:
-    names = {"organisation": "Müller & Söhne", "model_name": None}
-    assert checked_names(" Müller & Söhne ", None) == names
-    for odd in ("", "  ", "a\nb", "a\x00b", "\u202eabc", "x" * (LONGEST_NAME + 1)):
-        with pytest.raises(OptionError, match="--organisation"):
-            checked_names(odd, None)
-        with pytest.raises(OptionError, match="--model-name"):
-            checked_names(None, odd)
 
 
 @pytest.mark.parametrize(("epsilon", "said"), [(1.0, False), (5.0, True)])

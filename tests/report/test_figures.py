@@ -8,20 +8,20 @@ import struct
 import pytest
 
 from experiments.shared.figures import DOTS, WIDTH, new_figure, png
-from expunge.report.page import stacked
+from expunge.report.page import stack_terms
 
 # The geometry of the page's bar.
 
 
 def test_the_bar_adds_up_and_every_part_is_seen() -> None:
-    parts = stacked({"training": 0.0, "solver": 1e-12, "surrogate": 3.0, "sampling": 1.0})
+    parts = stack_terms({"training": 0.0, "solver": 1e-12, "surrogate": 3.0, "sampling": 1.0})
     assert [round(part["share"], 6) for part in parts] == [0.0, 0.0, 75.0, 25.0]
     assert parts[0]["width"] == 0.0
     assert parts[1]["width"] > 0.3
     assert sum(part["width"] for part in parts) == pytest.approx(100.0)
     for part, following in itertools.pairwise(parts):
         assert following["start"] == pytest.approx(part["start"] + part["width"])
-    assert stacked({"training": 0.0})[0]["width"] == 0.0
+    assert stack_terms({"training": 0.0})[0]["width"] == 0.0
 
 
 # Figures without a screen: the same data give the same bytes, of the size asked for.

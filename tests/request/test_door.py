@@ -70,7 +70,6 @@ def test_a_later_place_in_a_series_is_noted(model: LinearModel, parts: Parts) ->
         ({"surrogate": lambda X, y: (X * np.inf, y)}, DataError, "finite"),
         ({"surrogate": lambda X, y: (X[:3], y[:3])}, DataError, "at least 100 are needed"),
         ({"execution": Execution(device="abacus")}, OptionError, "abacus"),
-        ({"forget_class": 7}, OptionError, "class 7 is to be forgotten"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

@@ -17,7 +17,6 @@ from expunge.certificate.dossier import digest_of
 from expunge.desk.policy import Policy
 from expunge.distance import Distance
 from expunge.noise import calibrate_noise
-from expunge.report.card import model_card
 from expunge.report.page import decision
 from expunge.request.promise import Promise, refuse_unsound
 from expunge.train import train
@@ -47,7 +46,6 @@ def test_an_epsilon_that_means_nothing_is_refused_or_said_first() -> None:
         assert content["guarantee"].startswith(little)
         assert content["notes"][0].startswith(little)
         assert decision(content, public=content is made.statement.content).startswith(little)
-    assert f"**{little}" in model_card(made.statement.content, "statement.json")
     verify(made.certificate)
     verify_statement(made.statement)
     forged = dict(made.statement.content)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from sklearn.datasets import load_digits
 
 import expunge
@@ -19,7 +16,6 @@ from asking import asked
 from class_shift import shifted_problem
 from expunge import train, unlearn
 from expunge.certificate.claim import PublicNote
-from expunge.cli import main
 from expunge.desk import Policy, accept, create_desk
 from expunge.distance import Distance
 from expunge.errors import DataError, OptionError, UselessModel
@@ -211,8 +207,8 @@ def model() -> LinearModel:
 
 
 def test_the_class_is_gone_and_the_others_stay(model: LinearModel) -> None:
-    source = (X[SOURCE], Y[SOURCE])
-    result = unlearn(model, source, source, forget_class=0, distance="source", **OPTIONS)
+    source, gone = (X[SOURCE], Y[SOURCE]), Y[SOURCE] == 0
+    result = unlearn(model, (X[SOURCE][gone], Y[SOURCE][gone]), source, distance="source", **OPTIONS)
     retrained = train(X[SOURCE][Y[SOURCE] > 0], Y[SOURCE][Y[SOURCE] > 0], l2=1e-3, max_norm=1)
     answers = result.model.predict(X[REST])
     assert result.model.weight.shape == model.weight.shape
@@ -227,49 +223,15 @@ def test_the_class_is_gone_and_the_others_stay(model: LinearModel) -> None:
 
 
 def test_the_certificate_says_what_becomes_of_the_class(model: LinearModel) -> None:
-    notes = unlearn(
-        model, (X[SOURCE], Y[SOURCE]), (X[REST], Y[REST]), forget_class=2, distance="same", **OPTIONS
-    ).certificate.content["notes"]
+    gone = X[SOURCE][Y[SOURCE] == 2], Y[SOURCE][Y[SOURCE] == 2]
+    notes = unlearn(model, gone, (X[REST], Y[REST]), distance="same", **OPTIONS).certificate.content["notes"]
     (note,) = [note for note in notes if "every row of class 2 is forgotten" in note]
     assert f"its {int((Y[REST] == 2).sum())} surrogate rows stay" in note
-
-
-def test_not_all_rows_of_the_class(model: LinearModel) -> None:
-    few = Y[:450] != 1
-    for forget_class, rows, error, words in (
-        (1, slice(0, 400), DataError, "only with all of them"),
-        (7, SOURCE, OptionError, "the classes are 0, 1, 2, 3"),
-        (1, np.flatnonzero(few), DataError, "no rows of class 1"),
-    ):
-        with pytest.raises(error, match=words):
-            unlearn(
-                model, (X[rows], Y[rows]), (X[REST], Y[REST]), forget_class=forget_class, distance="same", **OPTIONS
-            )
 
 
 def test_part_of_a_class_is_no_class(model: LinearModel) -> None:
     notes = unlearn(model, (X[:3], Y[:3]), (X[REST], Y[REST]), distance="same", **OPTIONS).certificate.content["notes"]
     assert not [note for note in notes if "every row" in note]
-
-
-def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    labels = np.array(["zero", "one", "two", "three"])[Y]
-    np.savez("source.npz", X=X[SOURCE], y=labels[SOURCE])
-    np.savez("surrogate.npz", X=X[REST], y=labels[REST])
-
-    def run(line: str) -> dict[str, object]:
-        result = CliRunner().invoke(main, [*line.split(), "--json"])
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    run("train --data source.npz --l2 1e-2 --max-norm 1 --out model.safetensors")
-    given = "--model model.safetensors --forget source.npz --surrogate surrogate.npz --epsilon 9 --delta 1e-3"
-    asked = f"{given} --forget-class three --distance same"
-    run(f"unlearn {asked} --force --out result")
-    dossier = json.loads((tmp_path / "result" / "private" / "dossier.json").read_text())
-    assert dossier["sizes"]["n_forget"] == int((Y[SOURCE] == 3).sum())
-    assert run(f"plan {asked}")["n_forget"] == dossier["sizes"]["n_forget"]
 
 
 # Looked over once ----------------------------------------------------------------------------------------------------

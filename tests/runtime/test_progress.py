@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.runtime.progress import Budget, expected
+from expunge.runtime.progress import expected
 
 
 @given(st.integers(1, 1000), st.floats(0.01, 0.85), st.integers(1, 30))
@@ -31,37 +31,3 @@ def test_nothing_is_said_where_nothing_can_be_foreseen_and_never_less_than_was_d
     ):
         assert expected(7, size, start, goal) is None
     assert expected(10, 1e-9, 1.0, 1e-3) == 10
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_it_runs_out_and_parts_are_of_what_is_left() -> None:
-    clock = Clock()
-    budget = Budget(60.0, clock)
-    assert (budget.left, budget.spent) == (60.0, False)
-    clock.now += 20.0
-    half = budget.part(0.5)
-    assert half.left == 20.0
-    clock.now += 20.0
-    assert half.spent
-    assert budget.left == 20.0
-    clock.now += 50.0
-    assert budget.spent
-    assert budget.part(0.5).spent, "a part of nothing"
-
-
-def test_what_fits_is_reckoned_at_the_speed_so_far() -> None:
-    clock = Clock()
-    budget = Budget(10.0, clock)
-    assert budget.fitting(0, 500) == 500, "nothing is known yet"
-    clock.now += 1.0
-    assert budget.fitting(30, 500) == 300
-    assert budget.fitting(90, 500) == 500, "never more than there is to do"
-    clock.now += 19.0
-    assert budget.fitting(30, 500) == 30, "never fewer than were done"

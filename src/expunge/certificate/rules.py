@@ -101,7 +101,7 @@ class Check:
         if self.why or (self.claimed is False and " " in self.name):
             return f"it is not so that {self.name}{self.why and f' ({self.why})'}"
         rest = "is not so of the model" if self.about == OF_MODEL else "does not follow from the rest"
-        return f"{self.name} is stated as {shown(self.claimed)}, which {rest}"
+        return f"{self.name} is stated as {shorten(self.claimed)}, which {rest}"
 
 
 def equal(claimed: Any, recomputed: Any) -> bool:
@@ -128,7 +128,7 @@ def require_passed(checks: Sequence[Check]) -> None:
             raise VerificationFailed("; ".join(wrong[:MOST_SHOWN]) + more, required, remedy, everything)
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A claimed value for a message, whatever it is."""
     try:
         text = str(value)
@@ -248,7 +248,7 @@ class Rule:
         except UNREADABLE:
             return Check(name, "nothing that can be read", True, self.note or "it is not there to be read", about)
         sides = ((self.left, left), (self.right, right))
-        stated = ", ".join(f"{path} {shown(value)}" for path, value in sides if isinstance(path, str))
+        stated = ", ".join(f"{path} {shorten(value)}" for path, value in sides if isinstance(path, str))
         return Check(name, holds, True, self.note or (stated and f"stated: {stated}"), about)
 
 
@@ -593,7 +593,7 @@ TABLE = {
 }
 
 
-def listed() -> str:
+def list_rules() -> str:
     """The table in words, as the site has it on a page (docs/make_site.py)."""
     lines = []
     for title, group in TABLE.items():
@@ -606,4 +606,4 @@ def listed() -> str:
 
 
 if __name__ == "__main__":
-    print(listed())
+    print(list_rules())

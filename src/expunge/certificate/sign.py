@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 from expunge.certificate.claim import Json
 from expunge.certificate.dossier import Certificate
 from expunge.certificate.rules import Check
-from expunge.certificate.statement import SIZE_LIMIT, Statement, bytes_of_at_most, parse_document, required
+from expunge.certificate.statement import SIZE_LIMIT, Statement, bytes_of_at_most, parse_document, require_kind
 from expunge.certificate.verify import UNSIGNED, Verdict, verify, verify_statement
 from expunge.errors import FileError, VerificationFailed
 from expunge.runtime.strict_json import read_json
@@ -201,7 +201,7 @@ def verify_file(
     if isinstance(document, Statement):
         verdict = verify_statement(document, model, None if dossier is None else read_dossier(dossier))
     elif dossier is not None:
-        required(Statement, document, path)
+        require_kind(Statement, document, path)
     else:
         verdict = verify(document, model)
     of_signature = [] if keyid is None else [Check("signature", keyid, keyid)]
@@ -211,7 +211,7 @@ def verify_file(
 def read_dossier(path: str | Path) -> Certificate:
     """A dossier that is to be checked: a damaged one fails the check."""
     document = _parse(bytes_of_at_most(SIZE_LIMIT, path, "a dossier"), path)
-    return required(Certificate, document, path)
+    return require_kind(Certificate, document, path)
 
 
 def _parse(content: bytes, path: str | Path) -> Statement | Certificate:

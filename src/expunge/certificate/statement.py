@@ -86,7 +86,7 @@ def statement_of(dossier: Certificate) -> Statement:
         "sizes": {name: private["sizes"][name] for name in SIZES},
         "model": {
             "sha256": model["after"]["sha256"],
-            "before": keyed(nonce, "model before", model["before"]["sha256"]),
+            "before": key_digest(nonce, "model before", model["before"]["sha256"]),
             **{name: model[name] for name in MODEL if name in model},
             **{name: published[name] for name in PUBLISHED if name in published},
             **({"weighted": True} if "class_weights" in model else {}),
@@ -109,19 +109,19 @@ def statement_of(dossier: Certificate) -> Statement:
     return Statement(content | {"digest": digest_of(content)})
 
 
-def keyed(nonce: str, purpose: str, digest: str) -> str:
+def key_digest(nonce: str, purpose: str, digest: str) -> str:
     """HMAC-SHA-256 of a digest under the dossier's nonce: without that, nobody can test a guess."""
     return hmac.new(bytes.fromhex(nonce), f"{purpose}\x00{digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def head_key(nonce: str) -> str:
     """The key of what is said of a ledger's head: a desk's ledger has it, and so not the dossier's nonce."""
-    return keyed(nonce, "ledger head key", "")
+    return key_digest(nonce, "ledger head key", "")
 
 
 def committed_head(key: str, head: Json) -> str:
     """A head of a ledger as it is handed out: how many entries it has would say how many people asked."""
-    return keyed(key, "ledger head before", f"{head['size']} {head['hash']}")
+    return key_digest(key, "ledger head before", f"{head['size']} {head['hash']}")
 
 
 def rungs_of(content: Json, choice: str) -> int | None:
@@ -144,15 +144,15 @@ def read_document(path: str | Path) -> Statement | Certificate:
 
 def read_statement(path: str | Path) -> Statement:
     """A statement from its file; refuses what is not one."""
-    return required(Statement, read_document(path), path)
+    return require_kind(Statement, read_document(path), path)
 
 
 def read_certificate(path: str | Path) -> Certificate:
     """A dossier from its file; refuses what is not one."""
-    return required(Certificate, read_document(path), path)
+    return require_kind(Certificate, read_document(path), path)
 
 
-def required(kind: type[Part], document: Statement | Certificate, path: str | Path) -> Part:
+def require_kind(kind: type[Part], document: Statement | Certificate, path: str | Path) -> Part:
     """The document, if it is of this kind; refuses the other one."""
     if isinstance(document, kind):
         return document

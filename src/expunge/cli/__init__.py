@@ -33,7 +33,6 @@ COMMANDS = {
         "keygen": ("verify", "Make a key pair for signing certificates."),
         "sign": ("verify", "Sign the statement of an existing result."),
         "report": ("verify", "Write a page about one result that people can read."),
-        "card": ("verify", "Write a model card of one result: what was done to the model."),
     },
     "Requests over time": {"desk": ("desk", "A deletion desk: take requests, forget, publish, keep a ledger.")},
 }

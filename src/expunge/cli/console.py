@@ -39,13 +39,13 @@ LINE_SECONDS = 10.0  # between two lines on one stage, where nobody watches
 BAR_SECONDS = 0.1
 
 
-def shown(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""Text as a terminal may have it: what would steer it, or show nothing, is written out.
 
     Names of columns, labels, files and requests are somebody else's, and all that is printed goes through here: an
     escape sequence could rewrite what stands above it, a line break forge a line, a mark of direction turn words.
 
-    >>> print(shown("a\x1b[2Kb\n"))
+    >>> print(escape_text("a\x1b[2Kb\n"))
     a\x1b[2Kb\n
     """
     return "".join(
@@ -55,7 +55,7 @@ def shown(text: str) -> str:
 
 
 @contextlib.contextmanager
-def printing() -> Iterator[None]:
+def guard_output() -> Iterator[None]:
     """End the command where standard output fails, which is told from what goes wrong with files.
 
     That is said where somebody may still read it, and Python's own last flush goes nowhere.
@@ -80,7 +80,7 @@ class Plain(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Where rich makes something of a text, in a cell or a title of a table, too."""
-        return super().render_str(shown(text), **options | {"markup": False, "emoji": False})
+        return super().render_str(escape_text(text), **options | {"markup": False, "emoji": False})
 
 
 class Screen(Plain):
@@ -93,7 +93,7 @@ class Screen(Plain):
         for table in parts:
             for column in table.columns if isinstance(table, Table) else ():
                 column.overflow = "fold"
-        with printing():
+        with guard_output():
             super().print(*parts, **options)
 
     def on_broken_pipe(self) -> None:
@@ -162,14 +162,14 @@ def say_json(content: Any) -> None:
         raise FileError(
             "a number that is not finite", "JSON has none", "Look at the text output; a file given holds odd numbers."
         ) from error
-    with printing():
+    with guard_output():
         click.echo(text)
 
 
 def say_aside(text: str) -> None:
     """A line on standard error."""
     with contextlib.suppress(OSError):
-        click.echo(shown(text), err=True)
+        click.echo(escape_text(text), err=True)
 
 
 def silence(stream: Any) -> None:
@@ -277,7 +277,7 @@ def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], N
         def advance(stage: str, done: int, total: int | None) -> None:
             name, _, unit = stage.removesuffix(")").partition(" (")
             if stage not in stages:
-                bars.add_task(shown(name), total=total, reading="")
+                bars.add_task(escape_text(name), total=total, reading="")
                 stages[stage] = bars.tasks[-1]
             task = stages[stage]
             if done < task.completed:  # it has begun anew
@@ -289,14 +289,14 @@ def progress(wanted: bool = True) -> Iterator[Callable[[str, int, int | None], N
                 return
             told[stage] = now
             if live:
-                bars.update(task.id, reading=reading(task, unit))
+                bars.update(task.id, reading=describe_pace(task, unit))
             else:
-                err.print(f"{name}: {reading(task, unit)}" if done or total else f"{name} ...")
+                err.print(f"{name}: {describe_pace(task, unit)}" if done or total else f"{name} ...")
 
         yield advance
 
 
-def reading(task: Task, unit: str) -> str:
+def describe_pace(task: Task, unit: str) -> str:
     """How far a stage is, how fast it goes, how long it will take."""
     unit = f" {unit}" if unit else ""
     parts = [f"{task.completed:,}" + ("" if task.total is None else f" of {task.total:,}") + unit]
@@ -316,7 +316,7 @@ def print_certificate(content: Mapping[str, Any]) -> None:
     if little := next_to_nothing(content["epsilon"]):
         out.bold(little)
     promise = f"epsilon {up(content['epsilon'])}   delta {up(content['delta'])}   sigma {content['sigma']:.4g}"
-    out.print(Text.assemble("status   ", (shown(str(content["status"])), "bold"), f"   {promise}"))
+    out.print(Text.assemble("status   ", (escape_text(str(content["status"])), "bold"), f"   {promise}"))
     if beyond := outside(content["model"].get("preparation")):
         out.bold(f"of the weights: {beyond}")
     bound = content["bound"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from expunge.cli.console import out, percent
-from expunge.cli.options import command, written_to
+from expunge.cli.options import command, output_option
 
 WIDTH = 110
 NAMES = {
@@ -23,7 +23,7 @@ ROWS = {"test": "test rows", "retain": "rows that stay", "forget": "rows to forg
 
 @command()
 def demo(
-    target: Path | None = written_to("Keep the files in this new folder (default: a temporary one, removed)."),
+    target: Path | None = output_option("Keep the files in this new folder (default: a temporary one, removed)."),
 ) -> Any:
     """Two deletions on real data that comes with scikit-learn, in seconds, with the commands that would do the same.
 
@@ -48,7 +48,7 @@ def _tell(folder: Path, *, stays: bool) -> dict[str, Any]:
 
     def ended(name: str, ending: Any) -> None:
         result, content = folder / name, ending.unlearned.certificate.content
-        page = functools.partial(result_report, result, organisation="The demo", model_name="Handwritten digits")
+        page = functools.partial(result_report, result)
         write_file(result / "report.html", page())
         write_file(result / "private" / "report.html", page(full=True), mode=PRIVATE)
         compared = (

@@ -11,8 +11,8 @@ import click
 from expunge.bounds.calibration import publishable
 from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows
-from expunge.cli.options import CommandGroup, argument, command, options_of, written_to
-from expunge.cli.verify import SIGN_KEY, Names
+from expunge.cli.options import CommandGroup, argument, command, options_of, output_option
+from expunge.cli.verify import SIGN_KEY
 from expunge.desk.policy import DEPOSIT, Policy
 from expunge.request.promise import Declared
 from expunge.runtime.values import option, words_of
@@ -337,8 +337,7 @@ def history(
 @command()
 def report(
     desk: Path = argument(),
-    names: dict[str, Any] = options_of(Names, build=dict),
-    target: Path = written_to("A new folder; private, for it shows references."),
+    target: Path = output_option("A new folder; private, for it shows references."),
 ) -> Any:
     """Pages about a desk, with all its requests and models, that people can read.
 
@@ -351,7 +350,7 @@ def report(
     from expunge.rows.output import write_folder
     from expunge.runtime.files import PRIVATE_FOLDER
 
-    files = desk_report(open_desk(desk), **names)
+    files = desk_report(open_desk(desk))
     write_folder(target, files, mode=PRIVATE_FOLDER)
     written = [str(target / name) for name in sorted(files)]
     out.print("written: " + ", ".join(written))

@@ -8,14 +8,10 @@ from typing import Any
 
 from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL, read_rows
-from expunge.cli.options import command, options_of, written_to
+from expunge.cli.options import command, options_of, output_option
 from expunge.distance import Estimation
-from expunge.errors import OptionError
 from expunge.request.promise import Declared, Execution
-from expunge.runtime.progress import Budget
 from expunge.runtime.values import option
-
-MOST_MINUTES = 10_000
 
 
 @command(quiet=True)
@@ -33,12 +29,6 @@ def distance(
     match_classes: bool = option(
         "Weight surrogate rows so that its class proportions are the source's, --forget left out."
     ),
-    minutes: float = option(
-        "Time that it may take, reading the files included; beyond it steps, epochs and surrogate rows are cut, and "
-        "what was done is reported.",
-        1.0,
-        section="Speed",
-    ),
     estimation: dict[str, Any] = options_of(Estimation, build=dict),
     moments: Path | None = option(
         ".npz with mean and covariance of the Gaussian reference, where somebody knows the source's.",
@@ -46,7 +36,7 @@ def distance(
     ),
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution, "device"),
-    target: Path | None = written_to(
+    target: Path | None = output_option(
         "A new .npz file for the estimate: the sampled features, their settings and diagnostics. expunge unlearn "
         "--distance takes it.",
         ".npz",
@@ -67,11 +57,6 @@ def distance(
     expunge unlearn  --model model.safetensors --surrogate surrogate.npz --forget forget.npz
                      --epsilon 1 --delta 1e-5 --distance estimate.npz --out result/
     """
-    if not 0.0 < minutes <= MOST_MINUTES:
-        raise OptionError(
-            f"--minutes {minutes:g}", f"it lies above 0 and up to {MOST_MINUTES:,}", "Use 1, or 10 for a longer look."
-        )
-    budget = Budget(60.0 * minutes)  # before libraries are loaded, which is part of what somebody waits
     from expunge.estimate.comparison import compare
     from expunge.estimate.source import estimate_bytes
     from expunge.model import one_row_a_class, read_model
@@ -99,7 +84,7 @@ def distance(
         if each is not None
     }
     with progress() as advance:
-        settings: dict[str, Any] = {"wanted": wanted, "device": execution.device, "budget": budget, "progress": advance}
+        settings: dict[str, Any] = {"wanted": wanted, "device": execution.device, "progress": advance}
         comparison = compare(rowwise, rows.pop("surrogate"), record=record, **rows, **settings)
 
     _print_comparison(comparison)

@@ -11,7 +11,7 @@ import click
 
 from expunge.cli.console import out, progress
 from expunge.cli.files import LABEL
-from expunge.cli.options import command, written_to
+from expunge.cli.options import command, output_option
 from expunge.cli.unlearn import MATCH_CLASSES
 from expunge.runtime.values import option
 
@@ -39,7 +39,7 @@ def evaluate(
     delta: float = option("Of Unlearn (+) and Unlearn (-).", 1e-4),
     distance: str = option("Between source and surrogate, declared as for unlearn.", "same"),
     match_classes: bool = option(MATCH_CLASSES),
-    target: Path = written_to("A new folder for table.md and .json."),
+    target: Path = output_option("A new folder for table.md and .json."),
 ) -> Any:
     """Did it forget? Retraining, Unlearn (+), Unlearn (-) and models of your own, metric by metric.
 
@@ -71,7 +71,7 @@ def evaluate(
     content = {"setting": setting, **to_json(table)}
     files = {
         "table.md": to_markdown(table).encode(),
-        "table.json": _indented(content),
+        "table.json": _indent(content),
     }
     write_folder(target, files)
     _print_table(table, seeds)
@@ -80,13 +80,15 @@ def evaluate(
 
 
 def _print_table(table: Any, seeds: int) -> None:
-    from expunge.evaluate.evaluation import METRICS, PERCENT, TITLES, legend, remarks, shown
+    from expunge.evaluate.evaluation import METRICS, PERCENT, TITLES, format_cell, legend, remarks
 
     over = f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
     for columns in (METRICS[:6], METRICS[6:]):
         present = [metric for metric in columns if metric in table.metrics]
         headings = [TITLES[metric] + (" %" if metric in PERCENT else "") for metric in present]
-        cells = [(name, *(shown(metric, row.get(metric)) for metric in present)) for name, row in table.cells.items()]
+        cells = [
+            (name, *(format_cell(metric, row.get(metric)) for metric in present)) for name, row in table.cells.items()
+        ]
         out.table(("method", *headings), cells, over, ("method",))
     out.listing(legend(table), "  ")
     out.listing(remarks(table))
@@ -119,7 +121,7 @@ def audit(
         kind=click.IntRange(200, 10_000_000),
     ),
     confidence: float = option("Of the lower bounds.", 0.999),
-    target: Path | None = written_to("A new folder for audit.json."),
+    target: Path | None = output_option("A new folder for audit.json."),
 ) -> Any:
     """Is the certificate true? Claimed against observed epsilon, with confidence.
 
@@ -145,7 +147,7 @@ def audit(
         name: asdict(one) | {"contradicted": one.contradicted, "sentence": one.sentence} for name, one in audits.items()
     }
     if target is not None:
-        write_folder(target, {"audit.json": _indented(content)})
+        write_folder(target, {"audit.json": _indent(content)})
     _print_audits(audits, confidence)
     written = f"; written: {target}" if target else ""
     out.print(f"{runs:,} runs a side, {runs // 2:,} of them counted{written}")
@@ -163,5 +165,5 @@ def _print_audits(audits: dict[str, Any], confidence: float) -> None:
         out.print(f"{name}: {one.sentence}")
 
 
-def _indented(content: dict[str, Any]) -> bytes:
+def _indent(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()

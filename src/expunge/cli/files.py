@@ -11,10 +11,6 @@ from expunge.runtime.values import option
 
 MODEL = "The trained model, .safetensors with weight (K x d) and, where there is one, bias (K)."
 LABEL = "Label column of tables (default: the one the model was trained on, else y, or label)."
-MEMORY = (
-    "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is read "
-    "anew in each pass."
-)
 MODEL_FILE, DEPOSIT, DATA = "a model", "a deposit", "data"
 
 
@@ -29,10 +25,6 @@ class Sets:
     )
     surrogate: Path | None = option(
         "Without a deposit: rows that resemble the source, with --distance saying how closely.", None
-    )
-    forget_class: str | None = option(
-        "Forget a whole class: of the rows in --forget, those with this label, which must be all the source had of it.",
-        None,
     )
     label: str | None = option(LABEL, None)
     columns: tuple[str, ...] | None = option(

@@ -9,7 +9,7 @@ import click
 
 from expunge.cli.console import out, progress
 from expunge.cli.files import private_name, read_prepared, write_result
-from expunge.cli.options import CommandGroup, command, options_of, written_to
+from expunge.cli.options import CommandGroup, command, options_of, output_option
 from expunge.cli.train import tell_deposit, with_outlook, write_deposit
 from expunge.request.promise import Execution, Promise
 from expunge.runtime.values import option
@@ -51,7 +51,7 @@ def embed(
     ),
     batch: int = option(AT_A_TIME, 256, section="Speed"),
     execution: Execution = options_of(Execution, "device"),
-    target: Path = written_to(
+    target: Path = output_option(
         "The feature file to write, .npz or .safetensors; it must not exist yet.", ".npz", ".safetensors"
     ),
 ) -> Any:
@@ -115,7 +115,7 @@ def train(
     max_norm: float = option("Longer Jacobians are scaled down to this norm."),
     block: int = option(AT_A_TIME, 64, section="Speed", kind=click.IntRange(1)),
     execution: Execution = options_of(Execution, "device"),
-    target: Path = written_to("The model to write, .safetensors; it must not exist yet."),
+    target: Path = output_option("The model to write, .safetensors; it must not exist yet."),
 ) -> Any:
     """Train tangent weights to the optimum while the source still exists.
 
@@ -149,7 +149,7 @@ def deposit(
     data: Path = option("The source: the examples they were trained on."),
     block: int = option(AT_A_TIME, 64, section="Speed", kind=click.IntRange(1)),
     execution: Execution = options_of(Execution, "device"),
-    target: Path = written_to(
+    target: Path = output_option(
         "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
 ) -> Any:
@@ -186,7 +186,7 @@ def unlearn(
     ),
     block: int = option(AT_A_TIME, 64, section="Speed", kind=click.IntRange(1)),
     execution: Execution = options_of(Execution, "device"),
-    target: Path = written_to("A new folder for model, statement and, private, the dossier."),
+    target: Path = output_option("A new folder for model, statement and, private, the dossier."),
 ) -> Any:
     """Forget examples of a source that is gone, with a certificate; a whole class by giving all its rows.
 

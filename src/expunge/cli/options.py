@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from expunge.cli.console import LOST, printing, report_errors, silence
+from expunge.cli.console import LOST, guard_output, report_errors, silence
 from expunge.runtime.values import Option, option
 
 FILE = click.Path(path_type=Path, readable=False)
@@ -52,7 +52,7 @@ def argument() -> Any:
     return option("", positional=True)
 
 
-def written_to(words: str, *endings: str, **more: Any) -> Any:
+def output_option(words: str, *endings: str, **more: Any) -> Any:
     """The option `--out`: a file or folder that must not be there yet, whose name ends so."""
     return option(words, names=("--out",), section="Output", new=endings, **more)
 
@@ -215,11 +215,11 @@ class CommandGroup(click.Group):
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """Begin as click does; help and version are printed here, and standard output may be full."""
-        with printing():
+        with guard_output():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with printing():
+        with guard_output():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from expunge.cli.console import REFUSED, out, percent, progress
 from expunge.cli.files import LABEL, open_rows, private_name, read_prepared, read_rows, require_kinds
-from expunge.cli.options import command, options_of, written_to
+from expunge.cli.options import command, options_of, output_option
 from expunge.request.promise import Declared, Execution
 from expunge.runtime.values import option
 
@@ -114,7 +114,7 @@ def train(
         "has no bound.",
         section="Model",
     ),
-    target: Path = written_to("The model to write, a .safetensors file that does not exist yet.", ".safetensors"),
+    target: Path = output_option("The model to write, a .safetensors file that does not exist yet.", ".safetensors"),
     deposit: Path | None = option(
         "Also keep a deposit of the source in this new file, which is private: what later deletions need of it; see "
         "expunge deposit.",
@@ -225,7 +225,7 @@ def deposit(
     ),
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution, "device", "memory"),
-    target: Path = written_to(
+    target: Path = output_option(
         "The deposit to write, such as model.deposit; a file that is there is never written over.", text=private_name
     ),
 ) -> Any:
@@ -369,7 +369,7 @@ def predict(
     model: Path = option("The model, .safetensors, as trained or as published."),
     data: Path = option("The rows; they need no labels."),
     label: str | None = option(LABEL),
-    target: Path = written_to("The .csv file to write; it must not exist yet.", ".csv"),
+    target: Path = output_option("The .csv file to write; it must not exist yet.", ".csv"),
 ) -> Any:
     """A line for each row, in order: its predicted label, and the probability of each class (a ridge model has none).
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from expunge.cli.console import out, percent, progress, table_of
 from expunge.cli.files import Sets, read_rows, write_result
-from expunge.cli.options import command, options_of, written_to
+from expunge.cli.options import command, options_of, output_option
 from expunge.request.promise import Declared, Execution, Promise
 from expunge.runtime.values import option, words_of
 
@@ -91,7 +91,7 @@ def unlearn(
     stated: StatedDistance = options_of(StatedDistance),
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution),
-    target: Path = written_to(
+    target: Path = output_option(
         "The folder to write model.safetensors, statement.json and private/dossier.json in, with a deposit also "
         "private/model.deposit; it must not exist yet."
     ),
@@ -128,7 +128,7 @@ def unlearn(
     with joined_group(place) as group:
         with progress(group.first) as advance:
             here = replace(execution, device=place, group=group, progress=advance)
-            options: dict[str, Any] = {"forget_class": sets.forget_class, "declared": declared, "model_sha256": digest}
+            options: dict[str, Any] = {"declared": declared, "model_sha256": digest}
             request = ask(model, *rows, wanted, deposit=deposit, execution=here, **options)
             result = carry_out(request, group=group, progress=advance)
         if result is None:
@@ -176,7 +176,7 @@ def plan(
             "a plan needs a deposit of the source, or rows that resemble it, on which accuracy is measured too",
             "Give one of the two.",
         )
-    wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS, "forget_class": sets.forget_class}
+    wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS}
     if sets.deposit is not None:
         besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step}
         require_none_with_deposit({**besides, "match_classes": match_classes, **vars(declared)})
@@ -244,8 +244,6 @@ def _print_plan(planned: Any) -> None:
     if planned.accuracy_before is not None:
         out.print(f"accuracy on the surrogate before: {percent(planned.accuracy_before)}")
     out.listing(planned.notes, "note: ")
-    out.print(
-        f"--noise: as for {planned.n_forget:,} rows, whoever they are, rehearsed on surrogate rows; to be set before "
-        "anybody asks"
-    )
+    whoever = "1 row, whoever it is" if planned.n_forget == 1 else f"{planned.n_forget:,} rows, whoever they are"
+    out.print(f"--noise: as for {whoever}, rehearsed on surrogate rows; to be set before anybody asks")
     out.print("that fit: deletions like this one, each published, before the noise swamps the weights")

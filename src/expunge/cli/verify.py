@@ -1,16 +1,16 @@
-"""Anybody: `expunge verify`; and handing over: `keygen`, `sign`, `report`, `card`."""
+"""Anybody: `expunge verify`; and handing over: `keygen`, `sign`, `report`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from expunge.cli.console import err, out
 from expunge.cli.files import LABEL, read_rows
-from expunge.cli.options import argument, command, options_of, written_to
+from expunge.cli.options import argument, command, options_of, output_option
 from expunge.runtime.values import option
 
 GENUINE = "taken as genuine: whoever made a deposit could have made up its sums, and nothing in the file would show it"
@@ -38,9 +38,6 @@ class Deposits:
         "other without them.",
         None,
     )
-    forget_class: str | None = option(
-        "With --forget, where a whole class was forgotten: of its rows those with this label.", None
-    )
     label: str | None = option(LABEL, None)
 
     def check(self, dossier: Path | None, model: Path | None) -> list[Any]:
@@ -51,28 +48,21 @@ class Deposits:
         from expunge.deposit.file import read_deposit
         from expunge.deposit.verify import verify_deposits
         from expunge.errors import OptionError
-        from expunge.request.sets import of_class
 
-        whole = self.forget_class is None or self.forget is not None
-        alone = self.forget is not None and self.deposit is None
-        if dossier is None or self.deposit_after is None or alone or not whole:
+        if dossier is None or self.deposit_after is None or (self.forget is not None and self.deposit is None):
             raise OptionError(
                 "deposits or forgotten rows, without what they are compared with",
-                "--deposit-after goes with --dossier, --deposit with --deposit-after, --forget with both deposits, "
-                "--forget-class with --forget",
+                "--deposit-after goes with --dossier, --deposit with --deposit-after, --forget with both deposits",
                 "Give these files too.",
             )
-        after = _undamaged(self.deposit_after, read_deposit)
-        before = None if self.deposit is None else _undamaged(self.deposit, read_deposit)
+        after = _read_undamaged(self.deposit_after, read_deposit)
+        before = None if self.deposit is None else _read_undamaged(self.deposit, read_deposit)
         rows = None if self.forget is None else read_rows(self.forget, self.label, after)
-        if before is not None and rows is not None and self.forget_class is not None:
-            counts = before.numbers.class_counts
-            rows = of_class(rows, self.forget_class, replace(before.record, class_counts=counts))
         checks: list[Any] = verify_deposits(read_dossier(dossier), after, before, rows, model)
         return checks
 
 
-def _undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
+def _read_undamaged(path: Path, read: Callable[[Path], Any]) -> Any:
     """A deposit that is there; what is damaged fails the check."""
     from expunge.errors import InputError, VerificationFailed
     from expunge.runtime.files import readable
@@ -284,16 +274,6 @@ def sign(
     return {"signed_file": str(written), "keyid": keyid}
 
 
-@dataclass(frozen=True)
-class Names:
-    """What pages call things; it is in no other file."""
-
-    organisation: str | None = option(
-        "Whose model it is, to be named on the page; it is in no other file.", None, section="Names"
-    )
-    model_name: str | None = option("What the model is called, to be named on the page; it is in no other file.", None)
-
-
 @command()
 def report(
     result: Path = argument(),
@@ -301,8 +281,7 @@ def report(
     full: bool = option(
         "The full page, from the private dossier: every term and number. As private as that: it tells who left."
     ),
-    names: dict[str, Any] = options_of(Names, build=dict),
-    target: Path = written_to("A new .html file."),
+    target: Path = output_option("A new .html file."),
 ) -> Any:
     """A page about one result of `expunge unlearn` that people can read; its statement is verified first.
 
@@ -313,7 +292,6 @@ def report(
 
     \b
     expunge report result/ --out report.html
-    expunge report result/ --organisation "Example Bank" --model-name "Credit scoring 2025" --out report.html
     expunge report result/ --full --out private.html
     """
     from expunge.desk import result_report
@@ -326,33 +304,7 @@ def report(
         raise FileError(
             f"{result} is a desk", "a result of expunge unlearn is needed", f"Use expunge desk report {result}."
         )
-    page = result_report(result, public_key, full=full, **names)
+    page = result_report(result, public_key, full=full)
     write_file(target, page, mode=PRIVATE if full else PUBLIC)
     out.print(f"written: {target}")
     return {"files": [str(target)]}
-
-
-@command()
-def card(
-    result: Path = argument(),
-    public_key: Path | None = option("Check the result's signature and name the key on the card."),
-    target: Path | None = written_to("A new Markdown file (else: printed)."),
-) -> Any:
-    """A model card of one result of `expunge unlearn`: front matter as the Hugging Face Hub reads it, and a short text.
-
-    It says that rows were removed, epsilon, delta and the status, what is assumed, and where the statement is. It is
-    made from the statement alone, which is verified first, and may be handed out: it says nothing of who left.
-
-    \b
-    expunge card result/ --out README.md
-    """
-    from expunge.desk import result_card
-    from expunge.rows.output import write_file
-
-    text = result_card(result, public_key)
-    if target is None:
-        out.lines(text.rstrip("\n"))
-    else:
-        write_file(target, text.encode())
-        out.print(f"written: {target}")
-    return {"card": text, "file": None if target is None else str(target)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Callable
@@ -186,7 +187,13 @@ def make_from_rows(
             return Deposit(stored, numbers, sums, gauges, NO_HASHES)
 
         scales = anchor_scales(size(best), len(rows), quadratic=setting.quadratic)
-        deposit, people = with_most_noise(with_noise, scales, lambda each: try_people(each, rows, seed, progress))
+        levels = itertools.count()
+
+        def tried(candidate: Deposit) -> tuple[Trial, ...] | None:
+            progress("Noise levels rehearsed", next(levels), (len(scales) - 1).bit_length())
+            return try_people(candidate, rows, seed)
+
+        deposit, people = with_most_noise(with_noise, scales, tried)
         people = people or rehearse(deposit, rows, 1, progress, seed)
         hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
         place = load_torch("a network").device("cpu") if deposit.of_network else "cpu"
@@ -369,9 +376,7 @@ def with_most_noise(
     return best or (with_noise(scales[last]), None)
 
 
-def try_people(
-    deposit: Deposit, rows: RowSet, seed: int | None, progress: Progress = silent
-) -> tuple[Trial, ...] | None:
+def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial, ...] | None:
     """What random single rows need to leave; None as soon as too many of them need more, at epsilon 1, than noise that
     hardly moves outputs."""
     most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
@@ -379,7 +384,6 @@ def try_people(
     trials: list[Trial] = []
     loud = 0
     for person in people:
-        progress("Rehearsals with 1 row", len(trials), len(people))
         trials.append(try_removal(deposit, choose(rows, person)))
         loud += trials[-1].radius >= most
         if len(people) - loud <= NEARLY_ALL * len(people):

@@ -311,7 +311,7 @@ def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Che
     rows = in_memory(rows_of(forget, before.model, before.record, dtype, before.device, FORGET), "the rows")
     gone = before.numbers.n_rows - after.numbers.n_rows
     if len(rows) != gone:
-        why = f"{gone:,} left; give those, and with --forget-class the class that was forgotten"
+        why = f"{gone:,} left; give those"
         return [_check("deposits: as many rows are given as left", len(rows), gone, why)]
     membership = look_up(before, *as_given(forget, before))
     compared = [_check("deposits: the forgotten rows were in the deposit before", len(membership.missing), 0)]

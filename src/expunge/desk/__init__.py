@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from expunge.desk.accept import Acceptance, Answer, accept, resume, withdraw
     from expunge.desk.create import create_desk
     from expunge.desk.desk import Desk, open_desk
-    from expunge.desk.handover import desk_report, result_card, result_report, sign_result
+    from expunge.desk.handover import desk_report, result_report, sign_result
     from expunge.desk.ledger import Entry, Head, RequestRow, read_head
     from expunge.desk.policy import Policy
     from expunge.desk.run import Outcome, PublishedModel, run
@@ -36,7 +36,6 @@ __all__ = [
     "open_desk",
     "read_head",
     "requests",
-    "result_card",
     "result_report",
     "resume",
     "run",
@@ -50,7 +49,7 @@ _HOMES = {
     "accept": "Acceptance Answer accept resume withdraw",
     "create": "create_desk",
     "desk": "Desk open_desk",
-    "handover": "desk_report result_card result_report sign_result",
+    "handover": "desk_report result_report sign_result",
     "ledger": "Entry Head RequestRow read_head",
     "policy": "Policy",
     "run": "Outcome PublishedModel run",

@@ -170,7 +170,9 @@ def withdraw(desk: Desk, request: int | str, reason: str) -> RequestRow:
         asked = _find(ledger, request)
         if not asked.open:
             raise OptionError(
-                f"{_named(request)} is {asked.state}", "only what is not done can be withdrawn", "It stays as it is."
+                f"{_name_request(request)} is {asked.state}",
+                "only what is not done can be withdrawn",
+                "It stays as it is.",
             )
         ledger.append(RequestWithdrawn(asked.id, _check_text(reason)))
         remove(desk.layout.rows_of(asked.id))
@@ -186,7 +188,9 @@ def resume(desk: Desk, request: int | str, *, another_person: bool = False) -> R
         asked = _find(ledger, request)
         if asked.state != "aside":
             raise OptionError(
-                f"{_named(request)} is {asked.state}", "only one that is set aside is taken up", "It stays as it is."
+                f"{_name_request(request)} is {asked.state}",
+                "only one that is set aside is taken up",
+                "It stays as it is.",
             )
         _resume(desk, ledger, load_state(desk, ledger), asked, another_person or asked.others > 0)
         return _find(ledger, asked.id)
@@ -220,14 +224,18 @@ def _find(ledger: Ledger, request: int | str) -> RequestRow:
     found = [each for each in by_number if each is not None]
     waiting = [each for each in found if each.open]
     if not found:
-        raise OptionError(f"{_named(request)} is unknown", "it must have been accepted", "See expunge desk status.")
+        raise OptionError(
+            f"{_name_request(request)} is unknown", "it must have been accepted", "See expunge desk status."
+        )
     if len(waiting) > 1:
         numbers = ", ".join(str(each.id) for each in waiting)
-        raise OptionError(f"{_named(request)} is that of requests {numbers}", "one is needed", "Give its number.")
+        raise OptionError(
+            f"{_name_request(request)} is that of requests {numbers}", "one is needed", "Give its number."
+        )
     return waiting[0] if waiting else found[-1]
 
 
-def _named(request: int | str) -> str:
+def _name_request(request: int | str) -> str:
     return f"request {request}" if isinstance(request, int) else f"reference {request!r}"
 
 

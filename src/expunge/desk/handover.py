@@ -1,4 +1,4 @@
-"""What is made of a result, or of a desk, that is there already: signature, card, pages. Results are verified first."""
+"""What is made of a result, or of a desk, that is there already: signature, pages. Results are verified first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from expunge.desk.policy import MODEL, SIGNED, STATEMENT, Layout
 from expunge.desk.status import at_hand, models, read_dossier, requests, status
 from expunge.errors import FileError
 from expunge.report import csv_text, desk_page, run_page, statement_page
-from expunge.report.card import model_card
-from expunge.report.page import checked_names
 from expunge.rows.output import require_absent, write_file
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ DOSSIER = Path("private") / "dossier.json"  # in a result of expunge unlearn
 MOST_LISTED = 1000  # requests on the desk's page
 
 
-def _verified(folder: Path, public_key: Path | None = None, *, dossier: bool = False) -> tuple[Statement, str | None]:
+def _verify(folder: Path, public_key: Path | None = None, *, dossier: bool = False) -> tuple[Statement, str | None]:
     """The statement of a result, verified with its model, and the id of the key that signed it where one is given.
 
     With `dossier` that is verified too, and that the statement follows from it.
@@ -65,23 +63,16 @@ def sign_result(folder: str | Path, key: str | Path | Ed25519PrivateKey, target:
     place = result / SIGNED if target is None else Path(target)
     private = read_private_key(key) if isinstance(key, (str, Path)) else key
     require_absent(place)
-    statement, _ = _verified(result, dossier=(result / DOSSIER).is_file())
+    statement, _ = _verify(result, dossier=(result / DOSSIER).is_file())
     write_file(place, seal(statement, private))
     return place
 
 
-def result_card(folder: str | Path, public_key: str | Path | None = None) -> str:
-    """The model card of a result, made from its statement alone; with a key the signature is checked and named."""
-    statement, keyid = _verified(Path(folder), None if public_key is None else Path(public_key))
-    return model_card(statement.content, STATEMENT if keyid is None else SIGNED, keyid)
-
-
-def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str | None = None) -> dict[str, bytes]:
+def desk_report(desk: Desk) -> dict[str, bytes]:
     """The desk's own report: a page, two tables, and the pages of its published models, by file name.
 
     Private: requests are shown with their references. A model whose dossier was taken away has no page.
     """
-    names = checked_names(organisation, model_name)
     today, published = now()[:10], models(desk)
     rows = [asdict(request) | {"late": request.open and request.due < today} for request in requests(desk)]
     files: dict[str, bytes] = {}
@@ -96,10 +87,9 @@ def desk_report(desk: Desk, *, organisation: str | None = None, model_name: str 
                 composition=facts["composition"],
                 limit=desk.policy.limit,
                 keyid=facts["keyid"],
-                **names,
             ).encode()
     latest = rows[-MOST_LISTED:][::-1]
-    page = desk_page(status(desk).to_json(), latest, published[::-1], total=len(rows), pages=pages, **names)
+    page = desk_page(status(desk).to_json(), latest, published[::-1], total=len(rows), pages=pages)
     asked = ("id", "reference", "accepted", "due", "n_rows", "state", "model", "late")
     made = ("model", "time", "status", "n_rows", "n_left", "epsilon", "delta", "sigma", "mu", "total", "keyid")
     return files | {"index.html": page.encode(), "requests.csv": _csv(asked, rows), "models.csv": _csv(made, published)}
@@ -114,16 +104,12 @@ def result_report(
     public_key: Path | None = None,
     *,
     full: bool = False,
-    organisation: str | None = None,
-    model_name: str | None = None,
 ) -> bytes:
     """The page of one result of `expunge unlearn`, which is verified first.
 
     The public page is made from the statement; with `full` it is made from the dossier, and is as private as that.
-    `organisation` and `model_name` are shown on it, and stored nowhere else.
     """
-    names = checked_names(organisation, model_name)
-    statement, keyid = _verified(folder, public_key, dossier=full)
+    statement, keyid = _verify(folder, public_key, dossier=full)
     if full:
-        return run_page(read_certificate(folder / DOSSIER).content, keyid=keyid, **names).encode()
-    return statement_page(statement.content, keyid=keyid, **names).encode()
+        return run_page(read_certificate(folder / DOSSIER).content, keyid=keyid).encode()
+    return statement_page(statement.content, keyid=keyid).encode()

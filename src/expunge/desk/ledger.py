@@ -264,7 +264,7 @@ def hash_entry(number: int, time: str, kind: str, body: str, previous: str) -> b
     return hashlib.sha256(json.dumps([number, time, kind, body, previous], separators=(",", ":")).encode()).digest()
 
 
-def damaged(found: str, required: str) -> FileError:
+def ledger_error(found: str, required: str) -> FileError:
     """The error of a file that is not as a desk writes it."""
     return FileError(found, required, "Do not rely on it; restore a copy.")
 
@@ -444,7 +444,7 @@ class Ledger:
         with _connected(path, writing=writing) as connection:
             if _schema_of(connection) != _own_schema():  # a view could run for ever, a trigger write
                 needed = "a ledger has its own tables and indices, and no views or triggers"
-                raise damaged(f"{path}: its tables are not a ledger's", needed)
+                raise ledger_error(f"{path}: its tables are not a ledger's", needed)
             yield Ledger(connection, path)
 
     # Writing ------------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class Ledger:
         try:
             yield
         except (ValueError, RecursionError) as error:
-            raise damaged(
+            raise ledger_error(
                 f"{self.path}: {what} is not one ({error})", "an entry has the keys of its kind, and no others"
             ) from error
 
@@ -518,7 +518,7 @@ class Ledger:
         """The first entry's body: policy, model, surrogate."""
         first = next(self.entries(limit=1), None)
         if first is None or not isinstance(first.body, DeskCreated):
-            raise damaged(f"{self.path} does not begin with a policy", "that is a desk's first entry")
+            raise ledger_error(f"{self.path} does not begin with a policy", "that is a desk's first entry")
         return first.body
 
     def requests(
@@ -632,10 +632,10 @@ def _plain_size(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             found = name.lstat()
             if more == "-journal" or not stat.S_ISREG(found.st_mode):
-                raise damaged(f"{name} is no part of a ledger", "a ledger is a plain file, and has no journal")
+                raise ledger_error(f"{name} is no part of a ledger", "a ledger is a plain file, and has no journal")
             total += found.st_size
     if total > LARGEST_LEDGER:
-        raise damaged(f"{path} has {total:,} bytes", f"a ledger has at most {LARGEST_LEDGER:,}")
+        raise ledger_error(f"{path} has {total:,} bytes", f"a ledger has at most {LARGEST_LEDGER:,}")
     return total
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from expunge.bounds.calibration import deletions_left, models_left
 from expunge.certificate.dossier import Certificate
-from expunge.certificate.statement import SIZE_LIMIT, Statement, parse_document, required
+from expunge.certificate.statement import SIZE_LIMIT, Statement, parse_document, require_kind
 from expunge.certificate.verify import verify_statement
 from expunge.desk.desk import Desk
 from expunge.desk.ledger import (
@@ -234,7 +234,7 @@ def verify_entries(ledger: Ledger) -> Head:
     try:
         ((answer,),) = ledger.connection.execute("PRAGMA integrity_check(1)").fetchall()
         if answer != "ok":
-            raise _broken(f"SQLite says {answer}")
+            raise _ledger_failure(f"SQLite says {answer}")
         with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as anew:
             anew.executescript(SCHEMA)
             anew.execute("BEGIN")
@@ -242,11 +242,11 @@ def verify_entries(ledger: Ledger) -> Head:
             for table in TABLES:
                 query = f"SELECT * FROM {table} ORDER BY 1, 2"
                 if not _same(ledger.connection.execute(query), anew.execute(query)):
-                    raise _broken(f"table {table} does not follow from the entries")
+                    raise _ledger_failure(f"table {table} does not follow from the entries")
         if ledger.head() != head:
-            raise _broken("the head is not that of the entries")
+            raise _ledger_failure("the head is not that of the entries")
     except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise _broken(f"{type(error).__name__}: {error}") from error
+        raise _ledger_failure(f"{type(error).__name__}: {error}") from error
     return head
 
 
@@ -256,11 +256,11 @@ def _replay(source: sqlite3.Connection, anew: sqlite3.Connection) -> Head:
     rows = source.execute("SELECT number, time, kind, body, hash FROM entries ORDER BY number")
     for expected, (number, time, kind, body, digest) in enumerate(rows, start=1):
         if number != expected:
-            raise _broken(f"entry {expected} is missing")
+            raise _ledger_failure(f"entry {expected} is missing")
         if digest != hash_entry(number, time, kind, body, last):
-            raise _broken(f"entry {number} was changed, or the one before it")
+            raise _ledger_failure(f"entry {number} was changed, or the one before it")
         if time < latest:
-            raise _broken(f"entry {number} is dated before the one before it")
+            raise _ledger_failure(f"entry {number} is dated before the one before it")
         read_body(kind, body).apply(anew, number, time)
         last, latest = digest.hex(), time
     return Head(number, last)
@@ -273,7 +273,7 @@ def _same(first: sqlite3.Cursor, second: sqlite3.Cursor) -> bool:
             return left == right
 
 
-def _broken(what: str) -> VerificationFailed:
+def _ledger_failure(what: str) -> VerificationFailed:
     return VerificationFailed(
         f"the ledger: {what}", "every entry must be as it was written", "Do not rely on it; restore a copy."
     )
@@ -308,7 +308,7 @@ def read_dossier(layout: Layout, number: int, digest: str) -> Certificate:
     content = plain_bytes(path, SIZE_LIMIT, "a dossier")
     if hashlib.sha256(content).hexdigest() != digest:
         raise VerificationFailed(f"{path} is not the dossier that was written", CHANGED, "Do not rely on it.")
-    return required(Certificate, parse_document(content, str(path)), path)
+    return require_kind(Certificate, parse_document(content, str(path)), path)
 
 
 def at_hand(path: Path) -> bool:

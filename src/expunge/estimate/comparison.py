@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from expunge.distance import Estimation, shift_total_variation
 from expunge.errors import ModelError
 from expunge.estimate.donsker_varadhan import DonskerVaradhanLower
@@ -29,7 +27,6 @@ from expunge.estimate.source import (
     means_difference,
     origin_of,
     sample_source,
-    select_rows,
 )
 from expunge.heads import Rows
 from expunge.heads.rows import in_memory
@@ -39,8 +36,8 @@ from expunge.request.promise import computing_device, require_estimable
 from expunge.request.request import head_of, record_without
 from expunge.request.sets import column_notes, is_labelled, refuse_squashed, rows_of, weighted_rows
 from expunge.rows.columns import prepare_frames
-from expunge.runtime.arrays import Array, Device, engine_dtype, put
-from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
+from expunge.runtime.arrays import Array, Device, engine_dtype
+from expunge.runtime.progress import Progress, silent
 from expunge.solve.newton import RetainedEquation, newton_step
 
 TELLS_NOTHING = "this tells nothing"
@@ -81,12 +78,6 @@ def _why_infinite(found: DonskerVaradhanLower) -> str:
 
 SURROGATE, FORGET, REFERENCE_SET = "the surrogate set", "the forget set", "the reference set"
 SAMPLED, REFERENCE = "samples", "reference"
-ROWS_A_MINUTE = 20_000  # of the surrogate, where time is limited
-CELLS_A_MINUTE = 50_000_000  # rows x weights of the model: large models are estimated on fewer rows
-FEWEST_ROWS = 1000
-CHAINS_SHARE = 0.4  # of the time that is left: chains
-LABELS_SHARE = 0.4  # models on the surrogate
-NETWORK_SHARE = 0.9  # the networks; the rest is for what comes after
 
 
 @dataclass(frozen=True)
@@ -166,10 +157,9 @@ def compare(
     forget: tuple[Any, Any] | None = None,
     reference: tuple[Any, Any] | Any = None,
     device: str = "cpu",
-    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> Comparison:
-    """Estimate the distance by both routes; within a `budget` with fewer steps, epochs and surrogate rows.
+    """Estimate the distance by both routes.
 
     `forget` gives an update to compare means at, and with matched classes what the surrogate is matched to: the rows
     that are retained. `reference` holds source rows.
@@ -182,9 +172,7 @@ def compare(
     given = {name: rows for name, rows in everything.items() if rows is not None}
     sets = prepare_sets(given, model, record, place, wanted)
     gone, real = sets.get(FORGET), sets.get(REFERENCE_SET)
-    some = _fewer(sets[SURROGATE], budget, wanted.seed, objective.n_parameters)
-    # what has no clock of its own comes first: the chains and networks then take what is left
-    origin = origin_of(weights, record, sets[SURROGATE])
+    some = sets[SURROGATE]
     update = None
     if gone is not None:  # the update that the rows to forget call for
         equation = len(gone) * objective.gradient(weights, gone), some, record.n_source - len(gone)
@@ -195,39 +183,30 @@ def compare(
             return None
         return means_difference(objective, weights, update, rows, some, seed=wanted.seed)
 
-    time = budget.part(CHAINS_SHARE)
-    sampled = sample_source(weights, record, some, wanted, budget=time, progress=progress)
+    sampled = sample_source(weights, record, some, wanted, progress=progress)
     wanted = replace(wanted, steps=sampled.steps)
     means = means_with(sampled.rows)
-    time = budget.part(LABELS_SHARE)
-    conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, budget=time, progress=progress)
+    conditional = conditional_divergence(objective, weights, some, seed=wanted.seed, progress=progress)
 
-    def entropy(features: Array, share: float) -> tuple[KullbackLeiblerEstimate, list[str]]:
+    def entropy(features: Array) -> tuple[KullbackLeiblerEstimate, list[str]]:
         folds: list[float] = []
-        time = budget.part(share * NETWORK_SHARE)
-        marginal = marginal_divergence(some, features, wanted, budget=time, folds=folds, progress=progress)
+        marginal = marginal_divergence(some, features, wanted, folds=folds, progress=progress)
         return KullbackLeiblerEstimate(conditional, marginal), doubt_entropy(marginal, folds)
 
-    kl, doubts = entropy(sampled.features, 1.0 if real is None else 0.5)
+    kl, doubts = entropy(sampled.features)
     reasons = (*doubt_chains(sampled.diagnostics), *doubts)
     supremum = 0.0 if update is None else objective.change_sup(update)
     lines, real_kl = _lines(kl, means, supremum, SAMPLED, tells=not reasons), None
     if real is not None:
-        real_kl, doubts = entropy(real.features[:, : model.n_features], 1.0)
+        real_kl, doubts = entropy(real.features[:, : model.n_features])
         own = _lines(real_kl, means_with(real), supremum, REFERENCE, tells=not doubts)
         # divergences first, differences of means after; the KL of labels is of the model, and the same in both
         lines = lines[:4] + own[1:4] + lines[4:] + own[4:]
     notes = column_notes(record, given)
     for name, rows in sets.items():  # rows that are longer than the norm bound
         notes += refuse_squashed(rows.scaling, name, record.max_norm, True)
-    if len(some) < len(sets[SURROGATE]):
-        notes += (
-            f"every estimate is of {len(some):,} of {len(sets[SURROGATE]):,} surrogate rows; more --minutes take more",
-        )
-    if conditional.n_rows < len(some):
-        notes += (f"the KL of labels is that of {conditional.n_rows:,} rows: there was no time for more models",)
-    estimate = SourceEstimate(wanted, sampled, kl, origin)
-    return Comparison(tuple(lines), estimate, sets[SURROGATE], real, kl, real_kl, means, notes, reasons)
+    estimate = SourceEstimate(wanted, sampled, kl, origin_of(weights, record, some))
+    return Comparison(tuple(lines), estimate, some, real, kl, real_kl, means, notes, reasons)
 
 
 def prepare_sets(
@@ -248,19 +227,6 @@ def prepare_sets(
     left = record if gone is None else record_without(record, gone.labels)
     sets[SURROGATE] = in_memory(weighted_rows(sets[SURROGATE], left, wanted, labelled=True), "an estimate")
     return sets
-
-
-def _fewer(rows: Rows, budget: Budget, seed: int, n_parameters: int) -> Rows:
-    """A random choice of the rows: as many as there is time for."""
-    if budget.seconds is None:
-        return rows
-    # as many in every run with the same time, unless reading alone took most of it
-    seconds = budget.seconds if budget.left > 0.5 * budget.seconds else budget.left
-    a_minute = min(ROWS_A_MINUTE, CELLS_A_MINUTE / n_parameters)
-    if len(rows) <= (most := max(FEWEST_ROWS, int(a_minute * seconds / 60.0))):
-        return rows
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    return select_rows(rows, put(order[:most].sort().values, rows.features))
 
 
 def _lines(

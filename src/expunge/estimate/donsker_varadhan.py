@@ -18,7 +18,7 @@ from torch import Tensor
 from expunge.errors import DataError, OptionError
 from expunge.heads import Rows
 from expunge.runtime.arrays import Array
-from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 FEWEST = 60  # rows a side: twelve in each fold, below which a standard error means nothing
 FOLDS = 5
@@ -264,7 +264,6 @@ def donsker_varadhan(
     batch: int = 500,
     patience: int = 30,
     seed: int = 0,
-    budget: Budget = NO_LIMIT,
     folds: list[float] | None = None,
     progress: Progress = silent,
 ) -> DonskerVaradhanLower:
@@ -272,8 +271,7 @@ def donsker_varadhan(
 
     Rows are tensors or arrays of numpy; torch computes. `weights` are non-negative, one a row of nu, and count in every
     mean over nu; only their proportions matter. `patience` is how many epochs may pass without a better value on the
-    stopping rows; each fold has its share of the `budget`. The value of each fold is appended to `folds`. The seed only
-    shapes an estimate.
+    stopping rows. The value of each fold is appended to `folds`. The seed only shapes an estimate.
     """
     if min(epochs, width, batch, patience) < 1 or not 0.0 < learning_rate < math.inf:
         raise OptionError(
@@ -291,7 +289,6 @@ def donsker_varadhan(
     reports: list[tuple[float, float]] = []
     lengths: list[tuple[int, int]] = []
     for i in range(FOLDS):
-        mine = budget.part(1.0 / (FOLDS - i))
         others = [torch.cat([cut[(i + j) % FOLDS] for j in range(1, FOLDS)]) for cut in cuts]
         # rows come shuffled, fold after fold, so each fold gives its share of the rows to stop by
         stops = [torch.arange(len(other), device=other.device) % STOPPING == 0 for other in others]
@@ -301,7 +298,7 @@ def donsker_varadhan(
         def told(stage: str, done: int, _total: int | None, before: int = i * epochs) -> None:
             progress(stage, before + done, FOLDS * epochs)
 
-        fitted = fit_critic(train, stop, width, (epochs, learning_rate, batch, patience), generator, told, mine)
+        fitted = fit_critic(train, stop, width, (epochs, learning_rate, batch, patience), generator, told)
         reports.append(fitted.value(fitted.coordinates.seen(rows.select(cuts[0][i], cuts[1][i]))))
         lengths.append((fitted.epochs, fitted.best_epoch))
     raw = sum(value for value, _ in reports) / FOLDS
@@ -320,9 +317,8 @@ def fit_critic(
     options: tuple[int, float, int, int],
     generator: torch.Generator,
     progress: Progress,
-    budget: Budget = NO_LIMIT,
 ) -> FittedCritic:
-    """The network with the best value on the stopping rows, the untrained one included; the budget may end it early."""
+    """The network with the best value on the stopping rows, the untrained one included."""
     epochs, learning_rate, batch, patience = options
     coordinates = Coordinates.of(train)
     train, stop = coordinates.seen(train), coordinates.seen(stop)
@@ -360,7 +356,7 @@ def fit_critic(
         if value > best_value:
             best, best_value, best_epoch = network.copy(), value, done
         progress("Donsker-Varadhan epochs", done, epochs)
-        if done - best_epoch >= patience or budget.spent:
+        if done - best_epoch >= patience:
             break
     fitted = FittedCritic(coordinates, best, best_cap(best, train, stop), done, best_epoch)
     if fitted.value(stop)[0] > 0.0:

@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expunge.errors import DataError, OptionError
-from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
+from expunge.runtime.progress import Progress, silent
 
 RECORDS = 200  # moments at which energy and norm of every chain are stored for the diagnostics
-LOOKED_AT = 4000  # steps: where time is limited, the clock is looked at as often as in a run of so many
-FEWEST_RECORDS = 16  # however little time there is: fewer say nothing of convergence
 RUNAWAY = 1.2  # factor by which norms may still grow from the third to the fourth quarter of an unbounded run
 
 
@@ -103,14 +101,12 @@ def langevin(
     step: float = 0.02,
     radius: float | None = None,
     seed: int = 0,
-    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> LangevinSamples:
     """Run one chain a row of `start`: `x + (step/2) force(x) + sqrt(step) noise`.
 
     Within a `radius` points beyond it are reflected at the sphere. Steps are taken in as many whole parts as are
-    recorded for the diagnostics, and end early where the `budget` does. The seed only shapes an estimate; it protects
-    nothing.
+    recorded for the diagnostics. The seed only shapes an estimate; it protects nothing.
     """
     if n_steps < 8 or not 0.0 < step < math.inf or (radius is not None and not 0.0 < radius < math.inf):
         raise OptionError(
@@ -120,9 +116,9 @@ def langevin(
         )
     generator = torch.Generator(device=start.device).manual_seed(seed)
     points, noise = start.clone(), torch.empty_like(start)
-    every = max(1, (min(n_steps, LOOKED_AT) if budget.limited else n_steps) // RECORDS)
+    every = max(1, n_steps // RECORDS)
     records: list[NDArray[np.float64]] = []
-    between, done = 1, 0  # parts between two records: with time to spare there are more than are worth recording
+    done = 0
     for done in range(every, n_steps + 1, every):
         for _ in range(every):
             force = target.force(points)
@@ -131,8 +127,6 @@ def langevin(
             if radius is not None:
                 # below 1 exactly outside the ball; a point beyond twice the radius is reflected to the centre
                 points.mul_((2.0 * radius / points.norm(dim=1, keepdim=True) - 1.0).clamp(min=0.0, max=1.0))
-        if done // every % between:
-            continue
         records.append(torch.stack([target.log_density(points), points.norm(dim=1)]).double().cpu().numpy())
         if not np.isfinite(records[-1]).all():
             raise DataError(
@@ -140,11 +134,7 @@ def langevin(
                 "the step must be small against the curvature of the density",
                 f"Use a step well below {step:g}, or a radius.",
             )
-        progress("Langevin steps", done, budget.fitting(done, n_steps))
-        if budget.spent and len(records) >= FEWEST_RECORDS:
-            break
-        if len(records) >= 2 * RECORDS:
-            records, between = records[1::2], 2 * between
+        progress("Langevin steps", done, n_steps)
     diagnostics = diagnose(np.stack(records, axis=-1))
     if radius is None and diagnostics.growth > RUNAWAY:
         raise DataError(

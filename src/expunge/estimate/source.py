@@ -32,7 +32,7 @@ from expunge.runtime.arrays import Array as Either
 from expunge.runtime.arrays import to_numpy
 from expunge.runtime.files import readable
 from expunge.runtime.memory import memory_limit
-from expunge.runtime.progress import NO_LIMIT, Budget, Progress, silent
+from expunge.runtime.progress import Progress, silent
 from expunge.runtime.strict_json import read_as, read_json
 from expunge.train import minimise
 
@@ -68,14 +68,12 @@ def conditional_divergence(
     surrogate: Rows,
     *,
     seed: int = 0,
-    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> ConditionalDivergence:
     """Mean over surrogate rows of `log p_S(y|x) - log p_D(y|x)`; only for losses that are minus a log probability.
 
     p_D is the trained model's probability, p_S that of a model of the same kind trained on the surrogate. Cross-fitted:
-    each row is judged by a surrogate model that was trained on the other folds. Once the `budget` is spent the folds to
-    come are left out: their rows are not judged, and `n_rows` says how many were.
+    each row is judged by a surrogate model that was trained on the other folds.
     """
     rows = len(surrogate)
     if rows < 2 * FOLDS:
@@ -93,9 +91,7 @@ def conditional_divergence(
         ratios = objective.losses(features @ weights.T, labels) - objective.losses(features @ start.T, labels)
         each = torch.ones_like(ratios) if surrogate.weights is None else surrogate.weights[held]
         judged.append(torch.stack([ratios, each]))
-        if budget.spent:
-            break
-    progress("Models on the surrogate", len(judged), len(judged))
+    progress("Models on the surrogate", FOLDS, FOLDS)
     ratios, each = torch.cat(judged, dim=1)
     rows = len(ratios)
     if not bool(torch.isfinite(ratios).all()):
@@ -397,7 +393,6 @@ def sample_source(
     surrogate: Rows,
     wanted: Estimation,
     *,
-    budget: Budget = NO_LIMIT,
     progress: Progress = silent,
 ) -> SampledSource:
     """Langevin samples on the support that was asked for; rows longer than max_norm are scaled to it, as everywhere."""
@@ -428,7 +423,7 @@ def sample_source(
             f"Use {PAPER_STEP * variance:.3g}, or leave --step-size (step_size) out.",
         )
     settings: dict[str, Any] = {"n_steps": wanted.steps, "step": step, "radius": radius, "seed": wanted.seed + 1}
-    drawn = langevin(energy, start, budget=budget, progress=progress, **settings)
+    drawn = langevin(energy, start, progress=progress, **settings)
     rows = bound_rows(
         drawn.points if radius is not None else mean + drawn.points @ root.T,
         torch.zeros(wanted.chains, dtype=torch.int64),

@@ -176,11 +176,11 @@ def summarise(results: Sequence[Sequence[MethodScores]]) -> ScoreTable:
     return ScoreTable(len(results), cells, notes)
 
 
-def shown(metric: str, cell: Cell | None) -> str:
+def format_cell(metric: str, cell: Cell | None) -> str:
     """A cell as text: percent with one decimal, counts with one, scores with three; `--` where there is no value.
 
-    >>> shown("test", Cell(0.7234, 0.0051, 5, ())), shown("rt", Cell(10.2, None, 1, ())), shown("mia", None)
-    ('72.3 ± 0.5', '10.2', '--')
+    >>> format_cell("test", Cell(0.7234, 0.0051, 5, ())), format_cell("mia", None)
+    ('72.3 ± 0.5', '--')
     """
     if cell is None or cell.mean is None:
         return "--"
@@ -196,7 +196,7 @@ def to_markdown(table: ScoreTable) -> str:
     titles = (TITLES[metric] + (" %" if metric in PERCENT else "") for metric in metrics)
     lines = [f"| Method | {' | '.join(titles)} |", "|---|" + "---:|" * len(metrics)]
     for name, row in table.cells.items():
-        lines.append(f"| {name} | " + " | ".join(shown(metric, row.get(metric)) for metric in metrics) + " |")
+        lines.append(f"| {name} | " + " | ".join(format_cell(metric, row.get(metric)) for metric in metrics) + " |")
     lines += ["", f"Mean ± standard deviation over {table.seeds} seed{'s' if table.seeds != 1 else ''}.", ""]
     lines += [f"- {line}" for line in legend(table)]
     said = [f"- {remark}" for remark in remarks(table)]

@@ -26,7 +26,6 @@ from expunge.heads.rows import evenly
 from expunge.mechanism import measure
 from expunge.model import LinearModel
 from expunge.noise import Noise
-from expunge.record import Label
 from expunge.request.promise import HERE, NOTHING_DECLARED, Declared, Execution, Promise
 from expunge.request.request import Request
 from expunge.request.sets import FORCED, SURROGATE, is_labelled
@@ -90,7 +89,6 @@ def plan(
     distances: Sequence[Any] = DISTANCES,
     progress: Progress = silent,
     match_classes: bool = False,
-    forget_class: Label | None = None,
     step: str | None = None,
     bound: str = "residual",
     declared: Declared = NOTHING_DECLARED,
@@ -114,9 +112,7 @@ def plan(
         progress("Distances", index, len(distances))
         options: dict[str, Any] = {"step": step, "bound": bound, "match_classes": match_classes}
         promise = Promise(epsilons[0], delta, distance, force=True, **options)
-        request = ask(
-            model, forget, surrogate, promise, forget_class=forget_class, declared=declared, execution=execution
-        )
+        request = ask(model, forget, surrogate, promise, declared=declared, execution=execution)
         notes |= dict.fromkeys(request.notes)
         measured = measure(request, seed=insecure_test_seed)
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
@@ -205,7 +201,6 @@ def plan_deposit(
     delta: float,
     epsilons: Sequence[float] = EPSILONS,
     model: LinearModel | None = None,
-    forget_class: Label | None = None,
     test: tuple[Any, Any] | None = None,
     execution: Execution = HERE,
     progress: Progress = silent,
@@ -214,7 +209,7 @@ def plan_deposit(
     if not epsilons:
         raise OptionError("no epsilon", "at least one is needed", "Give --epsilon (epsilons=).")
     promise = Promise(epsilons[0], delta, force=True)
-    asked = ask(model, forget, None, promise, deposit=deposit, forget_class=forget_class, execution=execution)
+    asked = ask(model, forget, None, promise, deposit=deposit, execution=execution)
     shown = None if test is None else make_rows(test, deposit.model, deposit.record, "the test set")
     outlooks, total, used = [], math.inf, math.inf
     for index, epsilon in enumerate(epsilons):

@@ -116,7 +116,7 @@ class SplitModel:
     def encode(self, module: nn.Module, part: Inputs) -> Tensor:
         """Features of one batch; refuses a head that is not used exactly once, or on something that is not a row."""
         seen: list[Tensor] = []
-        with torch.no_grad(), _watched(module.get_submodule(self.name), seen):
+        with torch.no_grad(), _watch(module.get_submodule(self.name), seen):
             try:
                 module(**part) if isinstance(part, Mapping) else module(part)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -230,7 +230,7 @@ def _require_own_weights(module: nn.Module, head: str) -> None:
 
 
 @contextmanager
-def _watched(head: nn.Module, seen: list[Tensor]) -> Iterator[None]:
+def _watch(head: nn.Module, seen: list[Tensor]) -> Iterator[None]:
     handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
     try:
         yield
@@ -404,7 +404,7 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
             shutil.copyfile(file, Path(folder) / file.name)
         alone = str(Path(folder) / path.name)
         try:
-            session = _translated(lambda: onnxruntime.InferenceSession(alone, providers=providers))
+            session = _translate_errors(lambda: onnxruntime.InferenceSession(alone, providers=providers))
         except RuntimeError as error:
             raise ModelError(
                 f"{path} cannot be loaded ({error})", "a whole ONNX encoder is needed", "Export it again."
@@ -414,13 +414,13 @@ def _onnx(path: Path, device: torch.device) -> Callable[[Tensor], Tensor]:
         raise ModelError(f"{path} takes {len(inputs)} inputs", "one is needed", "Export the encoder alone.")
 
     def run(part: Tensor) -> Tensor:
-        outputs = _translated(lambda: session.run(None, {inputs[0].name: part.cpu().numpy()}))
+        outputs = _translate_errors(lambda: session.run(None, {inputs[0].name: part.cpu().numpy()}))
         return torch.from_numpy(outputs[0])
 
     return run
 
 
-def _translated(work: Callable[[], Any]) -> Any:
+def _translate_errors(work: Callable[[], Any]) -> Any:
     """onnxruntime's own errors, which derive from nothing but Exception, as RuntimeError: handled like torch's."""
     try:
         return work()

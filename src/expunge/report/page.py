@@ -41,7 +41,7 @@ def status_words(status: object) -> str:
 
 
 @contextlib.contextmanager
-def showing(what: str) -> Iterator[None]:
+def name_errors(what: str) -> Iterator[None]:
     """What cannot be shown as Expunge's own error: a file may hold odd things in fields that no check recomputes."""
     try:
         yield
@@ -133,7 +133,6 @@ def plain(sentence: object) -> str:
 # What a page answers first: what was decided, and what epsilon and delta mean to somebody who guesses.
 
 
-LONGEST_NAME = 200
 WEAK = 0.9  # of the time somebody may be right: beyond it a page says that this is little protection
 
 
@@ -145,7 +144,7 @@ def decision(content: Mapping[str, Any], *, public: bool) -> str:
         gone, of = int(content["sizes"]["n_forget"]), int(content["sizes"]["n_source"])
         who, verb, them = f"{gone:,} of {of:,} rows", "was" if gone == 1 else "were", "it" if gone == 1 else "them"
     status_words(content["status"])  # an unknown one raises
-    right, little = reading(content["epsilon"], content["delta"]), next_to_nothing(content["epsilon"])
+    right, little = tell_right(content["epsilon"], content["delta"]), next_to_nothing(content["epsilon"])
     alike = (
         f"whoever tries to tell the published model from one that was retrained without {them} is right at most "
         f"{right} of the time, where guessing is right 50 % "
@@ -183,10 +182,10 @@ def one_in(probability: float) -> str:
     return f"{max(1, int(many)):,}"
 
 
-def reading(epsilon: float, delta: float) -> str:
+def tell_right(epsilon: float, delta: float) -> str:
     """What somebody may say who would have said 50 %.
 
-    >>> reading(1.0, 1e-5)
+    >>> tell_right(1.0, 1e-5)
     '73.2 %'
     """
     return percent(right_at_most(epsilon, min(delta, 1.0)))
@@ -201,25 +200,13 @@ def is_weak(epsilon: float, delta: float) -> bool:
     return right_at_most(epsilon, min(delta, 1.0)) > WEAK
 
 
-def checked_names(organisation: str | None, model_name: str | None) -> dict[str, Any]:
-    """Both names that a page can show, as they were given: one line each that can be read."""
-    for option, name in (("--organisation", organisation), ("--model-name", model_name)):
-        if name is not None and (not name.strip() or len(name) > LONGEST_NAME or not name.isprintable()):
-            raise OptionError(
-                f"{option} {name[:LONGEST_NAME]!r}",
-                f"one line of at most {LONGEST_NAME} printable characters is needed",
-                f"Give a name, or leave {option} out.",
-            )
-    return {"organisation": organisation and organisation.strip(), "model_name": model_name and model_name.strip()}
-
-
 # The geometry of the page's figure; the template draws it as inline SVG.
 
 
 SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
 
 
-def stacked(terms: Mapping[str, float]) -> list[dict[str, Any]]:
+def stack_terms(terms: Mapping[str, float]) -> list[dict[str, Any]]:
     """The terms of a bound as parts of one bar, in percent of its width, each at least visible."""
     total = math.fsum(terms.values())
     shown = {name: max(value / total if total else 0.0, SMALLEST_SHARE) for name, value in terms.items() if value > 0}
@@ -262,7 +249,7 @@ def _moment(value: str) -> str:
     return value[:16].replace("T", " ") + " UTC"
 
 
-def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | None, model_name: str | None) -> Json:
+def _common(content: Mapping[str, Any], keyid: str | None) -> Json:
     """What both pages of a deletion say alike."""
     kept, law = bound_named(content["bound"]["kind"]).kept, kind_named(content["distance"]["kind"])
     return {
@@ -270,10 +257,9 @@ def _common(content: Mapping[str, Any], keyid: str | None, organisation: str | N
         "stands_in": law.stands_in and not law.is_source,
         "verdict": verdict_sentence(keyid),
         "status_words": status_words(content["status"]),
-        "reading": reading(content["epsilon"], content["delta"]),
-        "reading_of": reading,
+        "reading": tell_right(content["epsilon"], content["delta"]),
+        "reading_of": tell_right,
         "weak": is_weak(content["epsilon"], content["delta"]),
-        **checked_names(organisation, model_name),
     }
 
 
@@ -296,7 +282,7 @@ def _render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(version=__version__, **values)
 
 
-@showing("the statement")
+@name_errors("the statement")
 def statement_page(
     statement: Mapping[str, Any],
     *,
@@ -304,13 +290,8 @@ def statement_page(
     composition: Json | None = None,
     limit: float | None = None,
     keyid: str | None = None,
-    organisation: str | None = None,
-    model_name: str | None = None,
 ) -> str:
-    """The public page of one published model, from its statement; it may be handed out with the model.
-
-    `organisation` and `model_name` are shown as they are given: they are in no file that is verified.
-    """
+    """The public page of one published model, from its statement; it may be handed out with the model."""
     return _render(
         "statement.html",
         statement=statement,
@@ -320,11 +301,11 @@ def statement_page(
         keyid=keyid,
         decision=decision(statement, public=True),
         estimated=[STAND_IN] if statement["distance"]["provenance"] == "estimated" else [],
-        **_common(statement, keyid, organisation, model_name),
+        **_common(statement, keyid),
     )
 
 
-@showing("the certificate")
+@name_errors("the certificate")
 def run_page(
     certificate: Mapping[str, Any],
     *,
@@ -333,8 +314,6 @@ def run_page(
     composition: Json | None = None,
     limit: float | None = None,
     keyid: str | None = None,
-    organisation: str | None = None,
-    model_name: str | None = None,
 ) -> str:
     """The full page of one published model, from its dossier. Not for publication: its numbers tell who left."""
     bound = certificate["bound"]
@@ -355,18 +334,18 @@ def run_page(
         composition=composition,
         limit=limit,
         keyid=keyid,
-        parts=stacked(bound["terms"]),
+        parts=stack_terms(bound["terms"]),
         facts=facts,
         estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
         provenance_words=PROVENANCE,
         failure_words=FAILURES,
         decision=decision(certificate, public=False),
         public_decision=decision(certificate, public=True),
-        **_common(certificate, keyid, organisation, model_name),
+        **_common(certificate, keyid),
     )
 
 
-@showing("the desk")
+@name_errors("the desk")
 def desk_page(
     status: Json,
     requests: Sequence[Json],
@@ -374,8 +353,6 @@ def desk_page(
     *,
     total: int,
     pages: Mapping[int, str],
-    organisation: str | None = None,
-    model_name: str | None = None,
 ) -> str:
     """The desk's own page: requests with their references, models, what is left. Not for publication."""
     return _render(
@@ -385,5 +362,4 @@ def desk_page(
         models=models,
         total=total,
         pages=pages,
-        **checked_names(organisation, model_name),
     )

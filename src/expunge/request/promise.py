@@ -404,8 +404,8 @@ class Execution:
     )
     device: str = option("The processor, or any torch device.", "cpu", section="Speed")
     memory: str | int | None = option(
-        "A limit for each process, e.g. 1.5GB (default: half the machine's memory). A surrogate that does not fit is "
-        "read anew in each pass.",
+        "A limit for each process, e.g. 1.5GB (default: half the machine's memory). Rows that do not fit are read anew "
+        "in each pass.",
         None,
         section="Speed",
         kind=str,

@@ -13,11 +13,11 @@ import numpy as np
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS
 from expunge.certificate.claim import PublicNote
 from expunge.distance import Distance, Estimation
-from expunge.errors import DataError, ModelError, OptionError, UselessModel
+from expunge.errors import DataError, ModelError, UselessModel
 from expunge.heads import Rows, RowSet
 from expunge.heads.rows import FEW, Scaling
 from expunge.model import LinearModel
-from expunge.record import Label, TrainingRecord
+from expunge.record import TrainingRecord
 from expunge.request.copies import IMPLAUSIBLE, Multiplicities, copy_factor, row_prints
 from expunge.request.promise import HERE, Execution
 from expunge.request.request import record_without
@@ -25,7 +25,7 @@ from expunge.rows import EncodedRows, as_features, as_labels, bound_rows, encode
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.streams import Form, Stream, StreamedRows, fits, load, stream_arrays
 from expunge.rows.tables import is_frame
-from expunge.runtime.arrays import Device, Dtype, cast, dtype_name, put, to_numpy
+from expunge.runtime.arrays import Device, Dtype, cast, dtype_name, to_numpy
 from expunge.runtime.memory import Memory
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.values import up
@@ -97,30 +97,6 @@ def whole_set(rows: Any, record: TrainingRecord, name: str, execution: Execution
 def is_labelled(rows: Any) -> bool:
     """Whether rows, as they are given, come with labels."""
     return rows.labelled if isinstance(rows, Stream) else isinstance(rows, tuple) and rows[1] is not None
-
-
-def of_class(rows: tuple[Any, Any], wanted: Label, record: TrainingRecord) -> tuple[Any, Any]:
-    """The rows of one class; refuses one that is unknown, and rows that are not all the source had of it."""
-    label = next((each for each in record.classes if wanted in (each, str(each))), None)
-    if label is None:
-        shown = ", ".join(map(repr, record.classes[:12])) + (" ..." if len(record.classes) > 12 else "")
-        raise OptionError(
-            f"class {wanted!r} is to be forgotten", f"the classes are {shown}", "Name one of the model's classes."
-        )
-    features = as_features(rows[0], FORGET)
-    labels = as_labels(rows[1], len(features), FORGET)
-    alike = labels.dtype.kind == ("U" if isinstance(label, str) else "i")
-    chosen = labels == label if alike else np.zeros(len(labels), bool)
-    count = int(chosen.sum())
-    least = 1 if record.class_counts is None else max(1, record.class_counts[record.classes.index(label)])
-    if count < least:
-        raise DataError(
-            f"the forget set has {f'{count:,}' if count else 'no'} rows of class {label!r}",
-            f"at least {least:,} are needed: a class is forgotten only with all of them",
-            "Give all its rows; to forget only some, leave --forget-class (forget_class) out.",
-        )
-    of_these = features[put(chosen, features)]
-    return EncodedRows(of_these, labels[chosen], encoder_of(rows), names_of(rows))
 
 
 # How many, and how much each counts ---------------------------------------------------------------------------------

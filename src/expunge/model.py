@@ -25,7 +25,7 @@ from expunge.record import (
     weights_digest,
 )
 from expunge.rows.columns import match_record, names_of, prepare_frames
-from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width, to_engine
+from expunge.rows.features import as_labels, as_table, encode, require_finite, require_width, row_norms, to_engine
 from expunge.rows.output import require_absent, write_file
 from expunge.runtime.arrays import (
     Array,
@@ -117,10 +117,13 @@ class LinearModel:
         rows = to_numpy(double(as_table(values, "the rows to predict")))
         require_finite(rows, "the rows to predict")
         require_width(rows.shape[1], self.n_features, "the rows to predict")
+        weight = to_numpy(double(self.weight)).T
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows that are too long, which are scaled
+            outputs = rows @ weight
         if self.record is not None:
-            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows = rows * (self.record.max_norm / np.maximum(lengths, self.record.max_norm))
-        outputs = rows @ to_numpy(double(self.weight)).T
+            norms = row_norms(rows)
+            long = np.flatnonzero(norms > self.record.max_norm)
+            outputs[long] = (rows[long] * (self.record.max_norm / norms[long, None])) @ weight
         return outputs if self.bias is None else outputs + to_numpy(double(self.bias))
 
     def save(self, path: str | Path) -> None:

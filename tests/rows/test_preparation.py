@@ -187,10 +187,10 @@ def test_a_whole_number_is_the_same_category_with_a_point_and_without(
     trained: tuple[str, ...], later: list[str], expected: list[int]
 ) -> None:
     """Else it would be taken for one of the rare ones; where both ways of writing it were there, they stay apart."""
-    into = np.empty((3, 3))
-    Category("code", trained, other=True).fill(into, table({"code": later}))
-    assert into.argmax(axis=1).tolist() == expected
-    assert into.sum() == 3
+    preparation = Preparation("y", True, (Category("code", trained, other=True),))
+    features = preparation.features(table({"code": later}))
+    assert features.argmax(axis=1).tolist() == expected
+    assert features.sum() == 3
 
 
 # When a table is prepared --------------------------------------------------------------------------------------------

@@ -18,11 +18,13 @@ from expunge import DataError, ExpungeError, FileError, read_data
 from expunge.rows.preparation import learn
 from expunge.rows.tables import (
     MISSING,
+    SAMPLE,
     Table,
     as_numbers,
     as_words,
     find_separator,
     frame_table,
+    open_table,
     read_table,
 )
 from ordinary_tables import credit_lines, write_credit
@@ -155,7 +157,45 @@ def test_numbers_are_the_same_however_they_are_laid_out(sign: str, packed: bool,
     assert found.labels.tolist() == ["x", "z"]
     assert found.feature_names == ("a", "b")
     assert read_data(path, columns=("b",)).features.tolist() == [[2.5], [-4.0]]
-    assert read_table(path).arrow.to_pydict() == {"a": ["1", "3"], "b": ["2.5", "-4"], "y": ["x", "z"]}
+    assert read_table(path).arrow.to_pydict() == {"a": [1.0, 3.0], "b": [2.5, -4.0], "y": ["x", "z"]}
+
+
+LATE = SAMPLE // 8  # a row that is far behind those that are looked at before a column is read as numbers
+
+
+@pytest.mark.parametrize(
+    ("odd", "numbers"),
+    [(" 7 ", 7.0), ("?", np.nan), (" NA", np.nan), ("uNKnown", np.nan), ("+7", 7.0), ("inf", np.nan), ("true", None),
+     ("2024-01-31", None), ("7,5", None)],
+)  # fmt: skip
+def test_a_column_is_what_all_of_its_cells_are_however_late_one_comes(
+    odd: str, numbers: float | None, tmp_path: Path
+) -> None:
+    """Columns are read as numbers where the first lines are; a cell that is none, anywhere, decides like the first."""
+    cells = [str(place % 50) for place in range(2 * LATE)]
+    cells[LATE] = odd
+    lines = [f'"{cell}",{place},w,{place % 2}' for place, cell in enumerate(cells)]
+    (tmp_path / "t.csv").write_text("a,b,c,y\n" + "\n".join(lines) + "\n")
+    table, expected = read_table(tmp_path / "t.csv"), as_numbers(pa.chunked_array([cells]))
+    found = table.numbers("a")
+    if numbers is None:
+        assert found is expected is None
+        assert table.words("a").listed() == [*map(str, range(50)), odd]
+    else:
+        assert found is not None
+        assert np.array_equal(found, expected, equal_nan=True)
+        assert np.array_equal(found[LATE], numbers, equal_nan=True)
+    assert table.numbers("b").tolist() == list(range(2 * LATE))
+    asked = open_table(tmp_path / "t.csv").read(["y", "a"], words=["a"])
+    assert asked.arrow.column_names == ["y", "a"]
+    assert asked.names == ["a", "b", "c", "y"]
+    assert asked.arrow["a"].to_pylist() == cells
+
+
+def test_a_line_may_be_longer_than_what_is_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expunge.rows.tables.CSV_BYTES", 1 << 10)
+    (tmp_path / "t.csv").write_text("a,b,y\n1,x,0\n2," + "z" * 5_000 + ",1\n")
+    assert read_table(tmp_path / "t.csv").numbers("a").tolist() == [1.0, 2.0]
 
 
 def test_a_byte_order_mark_and_dos_line_ends(tmp_path: Path) -> None:
@@ -185,7 +225,7 @@ def test_a_later_file_may_have_the_header_that_the_first_had_not(tmp_path: Path)
     (tmp_path / "named.csv").write_text("age,job,pays\n39,clerk,yes\n")
     for name in ("bare.csv", "named.csv"):
         table = read_table(tmp_path / name, known=("age", "job", "pays"))
-        assert table.arrow.to_pydict() == {"age": ["39"], "job": ["clerk"], "pays": ["yes"]}
+        assert table.arrow.to_pydict() == {"age": [39.0], "job": ["clerk"], "pays": ["yes"]}
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.errors import DataError
-from expunge.evaluate.case import Case, Labelled, make_rows
+from expunge.evaluate.case import Case, Labelled
 from expunge.heads import LinearHead, Rows
-from expunge.heads.rows import FEW, Scaling
+from expunge.heads.rows import FEW, Scaling, scaling_of
 from expunge.model import LinearModel
 from expunge.record import Label
 from expunge.request.sets import is_labelled, scaling_words
-from expunge.rows import as_labels, encode
+from expunge.rows import as_features, as_labels, encode
 from expunge.rows.columns import match_record
+from expunge.rows.features import row_norms
 from expunge.runtime.arrays import Array, cast, copy, log_sum_exp, namespace, put, to_numpy, zeros
 
 PARTS = ("train", "test", "retain", "forget")
@@ -384,6 +385,6 @@ class Fit:
 def describe_fit(model: LinearModel, source: Labelled) -> Fit:
     """How the model fits these rows; it must have a record."""
     assert model.record is not None
-    scaling = make_rows(source, model, model.record, "the source").scaling
-    assert scaling is not None
-    return Fit(score_model(model, source), scaling)
+    given = match_record(source, model.record, model.n_features, "the source")
+    norms = row_norms(as_features(given[0], "the source"))
+    return Fit(score_model(model, given), scaling_of(norms, model.record.max_norm))

@@ -3,7 +3,7 @@
 The way of a row of a table, from a cell of a CSV file to what is computed with:
 
     files.py         `read_source` reads what is trained on, `read_data` every later file, by the model's record
-    tables.py        `read_table`: cells as text, columns as numbers or words
+    tables.py        `open_table`, and of it the columns that are needed: numbers, or words as codes
     preparation.py   `learn` decides once what becomes of each column, `Preparation.features` does it, by column name
     features.py      `bound_rows`: finite, no longer than the norm bound, a column of ones for a bias
 

@@ -5,7 +5,6 @@ Also the source a model is to be trained on, from a file or from Python, with ev
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from expunge.errors import DataError, FileError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE, LEARNT_FROM_SOURCE, TrainingRecord
 from expunge.rows.arrays import (
     DAMAGE,
+    Array,
     damage_error,
     locate_npy,
     locate_safetensors,
@@ -36,12 +36,12 @@ from expunge.rows.tables import (
     choose_columns,
     choose_label,
     frame_table,
-    has_lists,
     is_frame,
+    is_plain,
     is_table,
     open_parquet,
+    open_table,
     read_columns,
-    read_table,
     require_columns,
     table_ending,
 )
@@ -127,7 +127,7 @@ def read_data(
 
     Of a table: `label` names its label column, `columns` those of the features (all others), and without a `header`
     columns are called `names`, or by their place from 0. With a model's `preparation` (`model.record.table`) a
-    table's columns become features as they did at training; unless `labelled`, its label column may then be missing.
+    table's columns become features as they did at training; unless `labelled`, its label column is then left aside.
     """
     location = Path(path)
     if is_table(location) and preparation is not None:
@@ -164,9 +164,11 @@ def _read_prepared(
             "the model has a preparation, which names its columns",
             "Leave --columns out.",
         )
-    table = read_table(path, known=preparation.names or None)
-    has_labels = labelled or (label or preparation.label) in table.names
-    labels = preparation.labels(table, label) if has_labels else np.empty(0)
+    file, target = open_table(path, known=preparation.names or None), label or preparation.label
+    require_columns(path, file.names, preparation.column_names, TRAINED_ON)
+    wanted = [*preparation.column_names, *[target] * (labelled and target in file.names)]
+    table = file.read(wanted, [target, *preparation.words])
+    labels = preparation.labels(table, label) if labelled else np.empty(0)
     return EncodedRows(preparation.features(table), labels, None, preparation.feature_names, name=str(path))
 
 
@@ -184,9 +186,9 @@ def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord 
     location = readable(Path(path))
     preparation = None if record is None else record.table
     if is_table(location) and preparation is None and record is not None and record.features is not None:
-        table = read_table(location)
-        require_columns(table.name, table.names, record.features, TRAINED_ON)
-        return EncodedRows(table.features(record.features), None, None, record.features)
+        file = open_table(location)
+        require_columns(location, file.names, record.features, TRAINED_ON)
+        return EncodedRows(file.read(record.features).features(record.features), None, None, record.features)
     if location.suffix.lower() == ".npz":
         try:
             return read_npz(location, ("X",))["X"]
@@ -331,11 +333,17 @@ def read_source(
             "Leave --prepare out; standardise the features before they are saved.",
         )
     if_needed = prepare == "auto" and bounded and prepare_from is None
-    if is_table(path) and prepare != "none" and not (if_needed and has_lists(path)):
-        table = read_table(path, header=header, names=names)
-        if not (if_needed and is_all_numbers(table, label, columns)):
-            elsewhere = None if prepare_from is None else read_table(prepare_from)
-            return _prepare_source(table, label, columns, elsewhere, preparation, rare)
+    if is_table(path) and prepare != "none":
+        file = open_table(path, header=header, names=names)
+        if not (if_needed and file.has_lists):
+            target, _ = choose_columns(path, file.names, label, columns)
+            table = file.read(words=[target])
+            if not (if_needed and is_all_numbers(table, label, columns)):
+                elsewhere = None if prepare_from is None else open_table(prepare_from).read(words=[target])
+                source = _prepare_source(table, label, columns, elsewhere, preparation, rare)
+                del table, elsewhere
+                pa.default_memory_pool().release_unused()  # what is trained on needs it
+                return source
     return Source(read_data(path, label, columns=columns, header=header, names=names))
 
 
@@ -378,7 +386,7 @@ def as_source(
             features = table.arrow.select([name for name in table.names if name != target])
         return Source(EncodedRows(features, table.labels(target) if labels is None else labels))
     if isinstance(prepare_from, (str, Path)):
-        prepare_from = read_table(Path(prepare_from))
+        prepare_from = open_table(Path(prepare_from)).read(words=[target])
     elif prepare_from is not None:
         prepare_from = frame_table(prepare_from, "prepare_from")
     return _prepare_source(table, target, None, prepare_from, preparation, rare)
@@ -393,7 +401,7 @@ def _prepare_source(
     rare: int,
 ) -> Source:
     """A table's rows, with the preparation learnt from it or elsewhere."""
-    if elsewhere is not None and _same_rows(elsewhere.arrow, table.arrow):
+    if elsewhere is not None and _same_rows(elsewhere, table):
         raise OptionError(
             f"--prepare-from (prepare_from): {elsewhere.name} is the source itself",
             "it has no row of the source in it, for certificates will say so",
@@ -406,16 +414,26 @@ def _prepare_source(
     return Source(rows, made, learnt, decisions)
 
 
-def _same_rows(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables hold the same rows, in whatever order rows and columns are."""
-    names = sorted(one.column_names)
-    if one.num_rows != other.num_rows or names != sorted(other.column_names):
+def _same_rows(one: Table, other: Table) -> bool:
+    """Whether two tables hold the same rows, in whatever order rows and columns are, and in whatever kind of file."""
+    if len(one) != len(other) or sorted(one.names) != sorted(other.names):
         return False
+    return np.array_equal(np.sort(_row_codes(one)), np.sort(_row_codes(other)))
 
-    def rows(table: pa.Table) -> Counter[str]:
-        return Counter(map(repr, zip(*(table[name].to_pylist() for name in names), strict=True)))
 
-    return rows(one) == rows(other)
+def _row_codes(table: Table) -> Array:
+    """A number for each row, which rows with the same cells share, and hardly any others."""
+    codes = np.zeros(len(table), np.uint64)
+    for name in sorted(field.name for field in table.arrow.schema if is_plain(field.type)):
+        if (numbers := table.numbers(name)) is not None:
+            cells = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.uint64)
+        else:
+            words = table.words(name)
+            each = [hash(word) % 2**64 for word in [*words.listed(), None]]
+            cells = np.array(each, np.uint64)[words.codes]
+        codes = (codes ^ cells) * np.uint64(0x9E3779B97F4A7C15)
+        codes ^= codes >> np.uint64(29)
+    return codes
 
 
 def is_all_numbers(table: Table, label: str | None, columns: Sequence[str] | None) -> bool:

@@ -42,14 +42,17 @@ from expunge.rows.tables import (
     NO_NUMBER,
     Table,
     Words,
+    as_numbers,
     choose_columns,
     is_list,
+    is_number,
     is_text,
     require_columns,
     show_columns,
 )
 from expunge.runtime.memory import require_room
 
+PART = 1 << 13  # rows that are written at a time
 DIGITS = 2  # significant ones, of a scale
 RARE = 10  # rows: a value that fewer have shares a feature with all such, and its name is not kept
 MOST = 10.0  # scales that a value may lie from its centre; beyond, it counts as that far away
@@ -94,10 +97,11 @@ class Coarse:
     def pull_in(self, values: Array) -> Array:
         """The values with those furthest out at the place of the next ones; all the same where all but a few are."""
         for least in (max(self.rare, len(values) // TAIL), self.rare):
-            few, ordered = self.few(len(values), least), np.sort(values)
+            few, last = self.few(len(values), least), len(values) - 1
             if few == 0:
                 return values
-            within = np.clip(values, ordered[few], ordered[-1 - few])
+            ordered = np.partition(values, (few, last - few))
+            within = np.clip(values, ordered[few], ordered[last - few])
             if within.min() < within.max():
                 break
         return within
@@ -106,7 +110,8 @@ class Coarse:
         """A value that about this part of the others lies below: of those around it one by chance."""
         few = self.few(len(values), max(self.rare, len(values) // TAIL))
         place = round(part * (len(values) - 1)) + _chance.randint(-few, few)
-        return float(np.sort(values)[min(max(place, 0), len(values) - 1)])
+        place = min(max(place, 0), len(values) - 1)
+        return float(np.partition(values, place)[place])
 
     def scale(self, value: float) -> float:
         """One of the two next scales, by chance, to so many digits; what is above 0 stays so.
@@ -179,8 +184,10 @@ class Number:
     def width(self) -> int:
         return 1
 
-    def fill(self, into: Array, table: Table, most: float = np.inf) -> None:
-        """Write its feature, of every row; `most` is how large it may be."""
+    def values(self, table: Table) -> Any:
+        """Its numbers in a table, by Arrow where they are numbers there."""
+        if is_number(table.arrow[self.column].type):
+            return table.arrow[self.column]
         values = table.numbers(self.column)
         if values is None:
             raise DataError(
@@ -188,8 +195,17 @@ class Number:
                 "it held numbers at training",
                 "Write numbers, or leave the cell empty.",
             )
-        into[:, 0] = (np.where(np.isnan(values), self.median, values) - self.mean) / self.scale
-        np.clip(into, -most, most, out=into)
+        return pa.array(values)
+
+    def fill(self, into: Array, values: Any, most: float = np.inf) -> None:
+        """Write its feature, features x rows, of some of these values; `most` is how large it may be."""
+        numbers, own = as_numbers(values), into[0]
+        assert numbers is not None
+        np.copyto(own, numbers)
+        np.copyto(own, self.median, where=np.isnan(numbers))
+        own -= self.mean
+        own /= self.scale
+        np.clip(own, -most, most, out=own)
 
     def _not_a_number(self, table: Table) -> str:
         """A value that keeps the column from being one of numbers."""
@@ -214,16 +230,17 @@ class Category:
     def width(self) -> int:
         return len(self.values) + int(self.other)
 
-    def fill(self, into: Array, table: Table, most: float = np.inf) -> None:
-        """Write its features, of every row: 1 for the value that it has, 0 for all others."""
-        into[:] = 0.0
+    def places(self, table: Table) -> Array:
+        """For each row of a table which of its features is 1; -1 for none."""
         places = table.words(self.column).places(self.values)
         missing = self.values.index(MISSING) if MISSING in self.values else -2
-        places = np.where(places == -1, missing, places)
-        rows = np.flatnonzero(places >= 0)
-        into[rows, places[rows]] = 1.0
-        if self.other:
-            into[places < 0, len(self.values)] = 1.0
+        places[places == -1] = missing
+        places[places < 0] = len(self.values) if self.other else -1
+        return places
+
+    def fill(self, into: Array, places: Array, most: float = np.inf) -> None:
+        """Write its features, features x rows, of these places: 1 for the value that a row has, 0 for all others."""
+        np.equal(places, np.arange(len(into), dtype=places.dtype)[:, None], out=into)
 
 
 @dataclass(frozen=True)
@@ -253,6 +270,11 @@ class Preparation:
     def column_names(self) -> tuple[str, ...]:
         """The columns of a table that become features."""
         return tuple(column.column for column in self.columns)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The columns of words among them, and the label's: cells count as they are written."""
+        return (self.label, *(column.column for column in self.columns if isinstance(column, Category)))
 
     def to_json(self) -> dict[str, Any]:
         """The preparation as it stands in a record."""
@@ -285,10 +307,16 @@ class Preparation:
         what = f"{len(table):,} rows of {self.width:,} features"
         require_room(3 * 8 * len(table) * self.width, Path(table.name), what)
         features = np.empty((len(table), self.width), dtype=np.float64)
-        place, most = 0, np.inf if self.coarse is None else self.coarse.most
-        for column in self.columns:
-            column.fill(features[:, place : place + column.width], table, most)
-            place += column.width
+        most = np.inf if self.coarse is None else self.coarse.most
+        given = [each.values(table) if isinstance(each, Number) else each.places(table) for each in self.columns]
+        # all columns of some rows, in a cache; eight longer, since in it places a power of two apart get in the way
+        part = np.empty((self.width, PART + 8), dtype=np.float64)
+        for start in range(0, len(table), PART):
+            rows, place = slice(start, min(start + PART, len(table))), 0
+            for column, values in zip(self.columns, given, strict=True):
+                column.fill(part[place : place + column.width, : rows.stop - start], values[rows], most)
+                place += column.width
+            features[rows] = part[:, : rows.stop - start].T
         return features
 
     def labels(self, table: Table, label: str | None = None) -> Array:
@@ -369,8 +397,8 @@ class _Kinds:
 
     def __init__(self, table: Table, coarse: Coarse | None) -> None:
         self.table, self.coarse = table, coarse
-        self.numbers: dict[str, Array] = {}
-        self.moments: dict[str, tuple[float, float]] = {}  # centre and scale of each of them, where it is coarse
+        self.numbers: dict[str, tuple[float, float]] = {}  # centre and scale of each, where it is coarse
+        self.empty: dict[str, int] = {}  # cells of each
         self.words: dict[str, Words] = {}
         self.dropped: list[tuple[str, str]] = []
 
@@ -401,7 +429,7 @@ class _Kinds:
             self.dropped.append((name, reason))
 
     def _decide_numbers(self, name: str, values: Array, asked: bool) -> str | None:
-        there, moments = values[~np.isnan(values)], (0.0, 0.0)
+        there, moments = _without_gaps(values), (0.0, 0.0)
         if len(there) <= min(ENOUGH * self.few(), len(values) // 2):
             return "no values" if self.coarse is None else ALMOST_SAME
         if not asked and is_row_number(name, values, self.few()):
@@ -410,8 +438,14 @@ class _Kinds:
             return SAME
         if self.coarse is not None and (moments := self.coarse.moments(there))[1] == 0.0:
             return ALMOST_SAME
-        self.numbers[name], self.moments[name] = values, moments
+        self.numbers[name], self.empty[name] = moments, len(values) - len(there)
         return None
+
+    def values(self, name: str) -> Array:
+        """The numbers of a column, read anew: all columns at once would take as much memory as the table."""
+        values = self.table.numbers(name)
+        assert values is not None
+        return values
 
     def _require_one_kind(self, name: str, words: Words) -> None:
         """Refuse a column that would be numbers, or dates, but for a few cells: what became of it would show them."""
@@ -462,13 +496,17 @@ def is_row_number(name: str, values: Array, few: int = 0) -> bool:
     return (counts_up or named) and len(whole) - len(np.unique(whole)) <= few
 
 
+def _without_gaps(values: Array) -> Array:
+    gaps = np.isnan(values)
+    return values[~gaps] if gaps.any() else values
+
+
 def _learn_numbers(kinds: _Kinds) -> list[Number]:
     columns, coarse = kinds.numbers, kinds.coarse
     if coarse is not None:
         learnt = []
-        for name, values in columns.items():
-            centre, scale = kinds.moments[name]
-            median = coarse.quantile(values[~np.isnan(values)], 0.5)
+        for name, (centre, scale) in columns.items():
+            median = coarse.quantile(_without_gaps(kinds.values(name)), 0.5)
             learnt.append(Number(name, coarse.centre(median, scale, FILLED), centre, scale))
         return learnt
     if not columns:
@@ -476,7 +514,7 @@ def _learn_numbers(kinds: _Kinds) -> list[Number]:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
-    table = np.column_stack(list(columns.values()))
+    table = np.column_stack(list(map(kinds.values, columns)))
     imputer = SimpleImputer(strategy="median").fit(table)
     scaler = StandardScaler().fit(imputer.transform(table))
     numbers = zip(columns, imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
@@ -489,7 +527,8 @@ def _learn_categories(kinds: _Kinds, rare: int) -> list[Category]:
     for name, words in kinds.words.items():
         listed = [*words.listed(), MISSING]
         values, places = np.unique(np.array(listed, dtype=object), return_inverse=True)
-        counts = np.bincount(places[words.codes], minlength=len(values))
+        each = np.bincount(words.codes + 1, minlength=len(listed))  # of no word first
+        counts = np.bincount(places, weights=np.append(each[1:], each[0]), minlength=len(values)).astype(np.int64)
         blurred = counts if kinds.coarse is None else kinds.coarse.blur(counts)
         frequent = np.flatnonzero(blurred >= rare)
         pooled = kinds.coarse is not None or len(frequent) < np.count_nonzero(counts)
@@ -511,7 +550,7 @@ def _describe(preparation: Preparation, kinds: _Kinds) -> tuple[str, ...]:
         for each in preparation.columns
         if isinstance(each, Category)
     ]
-    empty = ((each, int(np.isnan(kinds.numbers[each.column]).sum())) for each in numbers)
+    empty = ((each, kinds.empty[each.column]) for each in numbers)
     filled = [f"{each.column} ({count:,} cells: {each.median:g})" for each, count in empty if count]
     dropped, coarse = [f"{name} ({reason})" for name, reason in preparation.dropped], preparation.coarse
     sentences = [f"label: {preparation.label} ({'text' if preparation.text_labels else 'numbers'})"]

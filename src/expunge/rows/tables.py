@@ -1,15 +1,17 @@
 """Tables: of CSV and Parquet files and of data frames, each as one Arrow table, whose columns are numbers or words.
 
-What headers say of a file's size is checked before it is read; then it is read a part at a time, and refused as soon as
-there is no room for more."""
+`open_table` looks at what a file says of itself, `TableFile.read` reads the columns that are needed and no others: each
+straight into numbers or coded words, a part at a time, and refused as soon as there is no room for more."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import itertools
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from expunge.errors import DataError, FileError
+from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import MOST_NAMES
 from expunge.rows.arrays import DAMAGE, Array, damage_error, duplicate_error
 from expunge.runtime.files import nearest, readable
@@ -30,7 +32,12 @@ CSV, PARQUET = (".csv", ".tsv", ".csv.gz", ".tsv.gz"), (".parquet", ".pq")
 TABLES = (*CSV, *PARQUET)
 SEPARATORS = ("\t", ";", "|", ",")  # a comma may stand in a number or a sentence, so it is the last that is tried
 SAMPLE, LINES = 1 << 16, 50  # bytes and lines that are looked at for what stands between cells
-LONGEST_LINE = 1 << 24  # bytes of a CSV file, and how many are read at a time
+LONGEST_LINE = 1 << 24  # bytes of a CSV file
+CSV_BYTES = 1 << 22  # of it that are read at a time; a line that is longer needs more
+ATTEMPTS = 3  # to read a CSV file with columns of numbers read as such, before all are read as text
+CODED = pa.dictionary(pa.int32(), pa.string())  # a column of text: a number for each cell, and what it stands for
+NO_NUMBER_THERE = re.compile(r"In CSV column #(\d+): (Row #\d+: )?CSV conversion error to double")
+LONG_LINE = "straddling object"  # Arrow's word for a line longer than what is read at a time
 BATCH_ROWS = 1 << 16  # of a Parquet file that are read at a time
 CELL_BYTES = 24  # that are made of a cell that was read: its text or Arrow's number, ours in float64, a copy
 NESTED_BYTES = 24  # of a number in a list, with its levels and offsets
@@ -40,6 +47,7 @@ MOST_OFTEN, SMALL = 10_000, 1 << 26  # bytes in memory for a byte of the file, b
 LONGEST_LABEL = 1_000  # characters
 EMPTY = ("", "?", "na", "n/a", "#n/a", "nan", "null", "nil")  # in any case, spaces around it apart
 NO_NUMBER = (*EMPTY, "none", "-", ".", "missing", "unknown")  # in a column of numbers also these
+SPELLED = sorted({spell(word) for word in (*NO_NUMBER, "NaN") for spell in (str, str.lower, str.upper, str.capitalize)})
 MISSING = "(missing)"  # what a cell without a value is called among categories
 DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
 WHOLE, WITH_ZEROS = r"^([+-]?\d+)$", r"^([+-]?\d+)\.0+$"
@@ -55,9 +63,9 @@ AS_IT_STANDS = f"Give the name as it stands in the table. {BARE}"
 class Table:
     """Columns as a file or a frame holds them.
 
-    `typed`: their types were chosen by somebody, so that text is text; the cells of a CSV file that is read as text
-    have none. `decimal_comma`: numbers may be written as 1,5, since a semicolon stands between cells. `has_header`: the
-    table itself says what its columns are called.
+    `typed`: their types were chosen by somebody, so that text is text; the cells of a CSV file have none.
+    `decimal_comma`: numbers may be written as 1,5, since a semicolon stands between cells. `has_header`: the table
+    itself says what its columns are called. `file_names` are all columns of its file, of which some were read.
     """
 
     arrow: pa.Table
@@ -65,10 +73,11 @@ class Table:
     typed: bool
     decimal_comma: bool = False
     has_header: bool = True
+    file_names: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return list(self.arrow.column_names)
+        return list(self.file_names or self.arrow.column_names)
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -93,7 +102,7 @@ class Table:
         values, kind = self.arrow[column], _plain_type(self.arrow[column].type)
         if pa.types.is_temporal(kind) or self.typed or not is_text(kind):
             return bool(pa.types.is_temporal(kind))
-        text = pc.utf8_trim_whitespace(values)
+        text = pc.utf8_trim_whitespace(as_words(values).different if pa.types.is_dictionary(values.type) else values)
         filled = pc.filter(text, pc.invert(pc.is_in(pc.utf8_lower(text), value_set=pa.array(EMPTY))))
         return len(filled) > 0 and bool(pc.all(pc.match_substring_regex(filled, DATES)).as_py())
 
@@ -102,7 +111,8 @@ class Table:
 
         Refuses empty cells and anything but numbers.
         """
-        return np.column_stack([self._feature_block(name) for name in columns])
+        blocks = [self._feature_block(name) for name in columns]
+        return blocks[0] if len(blocks) == 1 else np.column_stack(blocks)
 
     def _feature_block(self, name: str) -> Array:
         values, kind = self.arrow[name], self.arrow[name].type
@@ -198,7 +208,7 @@ class Words:
         short = pc.replace_substring_regex(words, WITH_ZEROS, r"\1")
         long = pc.replace_substring_regex(words, WHOLE, r"\1.0")
         places = pc.coalesce(*(pc.index_in(each, value_set=among) for each in (words, short, long))).fill_null(-2)
-        own: Array = np.append(np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int64), -1)
+        own: Array = np.append(np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int32), np.int32(-1))
         return own[self.codes]
 
 
@@ -223,7 +233,8 @@ def as_numbers(column: Any, decimal_comma: bool = False) -> Array | None:
 
 def _finite(column: Any) -> Array:
     values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-    return np.where(np.isfinite(values), values, np.nan)
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite, values, np.nan)
 
 
 def _parse_numbers(column: Any, decimal_comma: bool) -> Array | None:
@@ -258,7 +269,7 @@ def as_words(column: Any) -> Words:
     empty = pc.is_in(pc.utf8_lower(text), value_set=pa.array(EMPTY, pa.large_string()))
     merged = pc.if_else(empty, pa.scalar(None, pa.large_string()), text).dictionary_encode()
     different, places = _dictionary(merged)
-    return Words(different, np.append(places, -1)[codes])
+    return Words(different, np.append(places, np.int32(-1))[codes])
 
 
 def _dictionary(column: Any) -> tuple[Any, Array]:
@@ -267,8 +278,8 @@ def _dictionary(column: Any) -> tuple[Any, Array]:
         column = column.unify_dictionaries().combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # of no chunks
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    codes = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return column.dictionary, np.asarray(codes, dtype=np.int64)
+    codes = column.indices.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return column.dictionary, np.asarray(codes)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -408,50 +419,73 @@ def is_table(path: Path) -> bool:
     return table_ending(path) in TABLES
 
 
-def read_table(
-    path: Path, *, header: bool = True, names: Sequence[str] | None = None, known: Sequence[str] | None = None
-) -> Table:
-    """A table's columns of numbers, words and dates, as they are; every cell of a CSV file as text.
+@dataclass(frozen=True)
+class TableFile:
+    """A table's file, and the names of its columns; `schema` are their types, of a file that has types."""
 
-    Without a `header` they are called `names`, or by their place from 0. `known` are the columns of the table that a
+    path: Path
+    names: tuple[str, ...]
+    schema: pa.Schema | None
+    read_columns: Callable[[Sequence[str], Sequence[str], bool], Table]
+
+    def read(self, columns: Sequence[str] | None = None, words: Sequence[str] = (), *, lists: bool = False) -> Table:
+        """These columns, or all; of a CSV file `words` as they are written, be they numbers or not.
+
+        What has no number, word or date a row is left where it is, but for `lists`.
+        """
+        return self.read_columns(list(dict.fromkeys(self.names if columns is None else columns)), words, lists)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether there are columns of lists: these are features already."""
+        return self.schema is not None and any(is_list(field.type) for field in self.schema)
+
+
+def open_table(
+    path: Path, *, header: bool = True, names: Sequence[str] | None = None, known: Sequence[str] | None = None
+) -> TableFile:
+    """A table's file, of which nothing but what it says of itself was read.
+
+    Without a `header` columns are called `names`, or by their place from 0. `known` are the columns of the table that a
     model was trained on, where that had no header: a file that does not begin with them is taken to have none either.
     """
     if table_ending(readable(path)) in CSV:
-        return _read_csv(path, header, names, known)
-    _require_header(path, header, names)
+        return _open_csv(path, header, names, known)
+    if not header or names is not None:
+        raise FileError(
+            f"{path}: --no-header", "a Parquet file names its columns itself", "Leave --no-header and --names out."
+        )
     metadata, schema = open_parquet(path)
-    plain = [field.name for field in schema if _is_plain(field.type)]
-    table = _read_parquet(path, metadata, schema, plain)
-    for name in schema.names:
-        if name not in plain:  # what has no number, word or date stays where it is
-            table = table.append_column(name, pa.nulls(table.num_rows))
-    return Table(table, str(path), True)
+
+    def read(columns: Sequence[str], _: Sequence[str], lists: bool) -> Table:
+        plain = [name for name in columns if is_plain(kind := schema.field(name).type) or (lists and is_list(kind))]
+        table = _read_parquet(path, metadata, schema, plain)
+        for name in columns:
+            if name not in plain:
+                table = table.append_column(name, pa.nulls(table.num_rows))
+        return Table(table, str(path), True, file_names=tuple(schema.names))
+
+    return TableFile(path, tuple(schema.names), schema, read)
+
+
+def read_table(path: Path, **known: Any) -> Table:
+    """All of a table; see `open_table`."""
+    return open_table(path, **known).read()
 
 
 def read_columns(
     path: Path, label: str | None, columns: Sequence[str] | None, header: bool, names: Sequence[str] | None
 ) -> tuple[Array, Array, tuple[str, ...]]:
     """Features, labels and names of the features of a table whose feature columns are numbers."""
-    if table_ending(readable(path)) in CSV:
-        table = _read_csv(path, header, names)
-        target, chosen = choose_columns(path, table.names, label, columns)
-    else:
-        _require_header(path, header, names)
-        metadata, schema = open_parquet(path)
-        target, chosen = choose_columns(path, schema.names, label, columns)
-        require_types(schema, path, target, chosen)
-        table = Table(_read_parquet(path, metadata, schema, [*chosen, target]), str(path), True)
+    file = open_table(path, header=header, names=names)
+    target, chosen = choose_columns(path, file.names, label, columns)
+    if file.schema is not None:
+        require_types(file.schema, path, target, chosen)
+    table = file.read([*chosen, target], [target], lists=True)
     features = table.features(chosen)
     lists = [name for name in chosen if is_list(table.arrow[name].type)]
     lengths = {name: pc.list_value_length(table.arrow[name])[0].as_py() for name in lists}
     return features, table.labels(target), name_features(chosen, lengths)
-
-
-def _require_header(path: Path, header: bool, names: Sequence[str] | None) -> None:
-    if not header or names is not None:
-        raise FileError(
-            f"{path}: --no-header", "a Parquet file names its columns itself", "Leave --no-header and --names out."
-        )
 
 
 def _read_batches(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Table:
@@ -463,7 +497,7 @@ def _read_batches(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Table:
         require_room(CELL_BYTES * cells, path, "the table")
     if sum(len(part) for part in parts) == 0:
         raise DataError(f"{path} has no rows", "at least one is needed", "Check how the file was written.")
-    return pa.Table.from_batches(parts).replace_schema_metadata(None)
+    return pa.Table.from_batches(parts).replace_schema_metadata(None).unify_dictionaries()
 
 
 # A Parquet file of a few hundred bytes can stand for gigabytes: a run of a billion equal values, a word that a
@@ -538,19 +572,14 @@ def require_types(schema: pa.Schema, path: Path, label: str, columns: Sequence[s
     require_label(schema.field(label).type, str(path), label)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def is_plain(kind: pa.DataType) -> bool:
     """Whether a column of this type has one number, word or date a row."""
     kind = _plain_type(kind)
     return is_text(kind) or is_number(kind) or bool(pa.types.is_temporal(kind))
 
 
-def has_lists(path: Path) -> bool:
-    """Whether this is a Parquet file with columns of lists: they are features already."""
-    return table_ending(path) in PARQUET and any(is_list(field.type) for field in open_parquet(path)[1])
-
-
-def _read_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequence[str] | None = None) -> Table:
-    """Read a CSV file, all cells as text."""
+def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequence[str] | None) -> TableFile:
+    """Look at the first lines of a CSV file: what stands between its cells, and which columns seem to be numbers."""
     packed, separator = "gzip" if path.suffix.lower() == ".gz" else None, ","
     require_fits(path.stat().st_size, path, "the text")
     try:
@@ -559,37 +588,69 @@ def _read_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
             if b"\n" not in sample:  # a long line; the longest that is read has as many columns as are read
                 sample += stream.read(LONGEST_LINE)
         separator = find_separator(sample[:SAMPLE])
-        first, first_lines = next(_cells(sample, separator), ([], 1))
-        first = [cell.strip() for cell in first]
-        if len(first) > MOST_NAMES:
-            raise FileError(
-                f"{path} has more than {MOST_NAMES:,} columns",
-                f"at most {MOST_NAMES:,} are read",
-                "Save the rows as .npz.",
-            )
-        require_room(COLUMN_BYTES * len(first), path, "the table")
-        if known is not None and first != list(known) and len(first) == len(known):
-            header, names = False, known
-        listed = _name_columns(path, first, header, names)
-        with pa.input_stream(path, compression=packed) as stream:
-            reader = pa.csv.open_csv(
-                stream,
-                pa.csv.ReadOptions(
-                    block_size=LONGEST_LINE, column_names=listed, skip_rows=first_lines if header else 0
-                ),
-                pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-                pa.csv.ConvertOptions(column_types=dict.fromkeys(listed, pa.string())),
-            )
-            table = _read_batches(reader, path)
-    except (*DAMAGE, csv.Error) as error:
-        sign = {"\t": "a tab"}.get(separator, repr(separator))
-        raise out_of_memory(error) or FileError(
-            f"{path} is not a table ({str(error)[:200]}), read with {sign} between cells",
-            "a header line and equally long rows are needed",
-            f"Write it again as CSV, in UTF-8. {BARE}",
-        ) from error
-    # where no semicolon stands between cells, a comma between digits may well group thousands
-    return Table(table, str(path), False, separator == ";", header)
+        lines = list(itertools.islice(_cells(sample, separator), LINES))
+        if not lines:
+            raise ValueError("Empty CSV file")
+    except DAMAGE as error:
+        raise _csv_error(path, separator, error) from error
+    first = [cell.strip() for cell in lines[0][0]]
+    if len(first) > MOST_NAMES:
+        raise FileError(
+            f"{path} has more than {MOST_NAMES:,} columns", f"at most {MOST_NAMES:,} are read", "Save the rows as .npz."
+        )
+    require_room(COLUMN_BYTES * len(first), path, "the table")
+    if known is not None and first != list(known) and len(first) == len(known):
+        header, names = False, known
+    listed = _name_columns(path, first, header, names)
+    whole = [cells for cells, _ in lines[int(header) :] if len(cells) == len(listed)]
+    numbers = {name for name, cells in zip(listed, zip(*whole, strict=True), strict=False) if _seem_numbers(cells)}
+
+    def read(columns: Sequence[str], words: Sequence[str], _: bool) -> Table:
+        direct, block = numbers.intersection(columns) - set(words), CSV_BYTES
+        for attempt in itertools.count(1):
+            kinds = {name: pa.float64() if name in direct else CODED for name in columns}
+            try:
+                with pa.input_stream(path, compression=packed) as stream:
+                    reader = pa.csv.open_csv(
+                        stream,
+                        pa.csv.ReadOptions(
+                            block_size=block, column_names=listed, skip_rows=lines[0][1] if header else 0
+                        ),
+                        pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+                        pa.csv.ConvertOptions(column_types=kinds, include_columns=columns, null_values=SPELLED),
+                    )
+                    table = _read_batches(reader, path)
+                break
+            except DAMAGE as error:
+                odd = NO_NUMBER_THERE.match(str(error))
+                if odd is not None:  # as text a column is looked at as a whole; not one column at a time for ever
+                    direct = direct - {listed[int(odd[1])]} if attempt < ATTEMPTS else set()
+                elif LONG_LINE in str(error) and block < LONGEST_LINE:
+                    block = LONGEST_LINE
+                else:
+                    raise _csv_error(path, separator, error) from error
+        # where no semicolon stands between cells, a comma between digits may well group thousands
+        return Table(table, str(path), False, separator == ";", header, tuple(listed))
+
+    return TableFile(path, tuple(listed), None, read)
+
+
+def _csv_error(path: Path, separator: str, error: BaseException) -> ExpungeError:
+    """The error for a file that cannot be read as CSV."""
+    sign = {"\t": "a tab"}.get(separator, repr(separator))
+    return out_of_memory(error) or FileError(
+        f"{path} is not a table ({str(error)[:200]}), read with {sign} between cells",
+        "a header line and equally long rows are needed",
+        f"Write it again as CSV, in UTF-8. {BARE}",
+    )
+
+
+def _seem_numbers(cells: Sequence[str]) -> bool:
+    """Whether the first cells of a column are numbers, or empty but for those; a guess, which decides nothing."""
+    filled = [cell for cell in cells if cell.strip().lower() not in NO_NUMBER]
+    with contextlib.suppress(ValueError):
+        return len(list(map(float, filled))) > 0
+    return False
 
 
 def _name_columns(path: Path, first: list[str], header: bool, names: Sequence[str] | None) -> list[str]:

@@ -114,7 +114,8 @@ def ask(
         raise DataError(
             f"{FORGET}: no labels", "the gradient of what is forgotten needs them", "Give (features, labels)."
         )
-    comparable = in_memory(rows_of(forget, form, record, dtype, place, FORGET), "what is to be forgotten")
+    given = rows_of(forget, form, record, dtype, place, FORGET, sparse=deposit is not None)
+    comparable = in_memory(given, "what is to be forgotten")
     forget_rows = replace(comparable, features=double(comparable.features))
     membership = None
     if deposit is not None:

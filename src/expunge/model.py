@@ -37,6 +37,7 @@ from expunge.runtime.arrays import (
     double,
     dtype_name,
     equal,
+    is_sparse,
     is_tensor,
     load_torch,
     namespace,
@@ -114,7 +115,8 @@ class LinearModel:
     def _outputs(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         given = match_record(features, self.record, self.n_features, "the rows to predict")
         values = given[0] if isinstance(given, tuple) else given
-        rows = to_numpy(double(as_table(values, "the rows to predict")))
+        rows = double(as_table(values, "the rows to predict", sparse=True))
+        rows = rows if is_sparse(rows) else to_numpy(rows)
         require_finite(rows, "the rows to predict")
         require_width(rows.shape[1], self.n_features, "the rows to predict")
         weight = to_numpy(double(self.weight)).T

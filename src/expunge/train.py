@@ -234,9 +234,9 @@ def _named(features: Any, given: Sequence[str] | None) -> tuple[tuple[str, ...] 
     """What the columns are called, if anybody says so, and the features in that order."""
     named = names_of(features) if given is None else tuple(given)
     if named is None:
-        return None, as_features(features, "the source")
+        return None, as_features(features, "the source", sparse=True)
     names = require_names(named, "the source")
-    table = as_features(order_columns(features, names, len(names), "the source"), "the source")
+    table = as_features(order_columns(features, names, len(names), "the source"), "the source", sparse=True)
     require_width(table.shape[1], len(names), "the source")
     return names, table
 

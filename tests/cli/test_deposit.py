@@ -69,7 +69,7 @@ def test_other_rows_and_heads_that_are_too_large_are_refused(folder: Path) -> No
     rng = np.random.default_rng(0)
     np.savez(folder / "wide.npz", X=rng.normal(size=(30, 4001)), y=np.arange(30) % 3)
     done("train --data wide.npz --l2 1 --max-norm 100 --out wide.safetensors --quiet")
-    refused("deposit --model wide.safetensors --data wide.npz --out new.deposit", "one-vs-rest or ridge")
+    refused("deposit --model wide.safetensors --data wide.npz --out new.deposit", "Train a ridge head")
     assert not (folder / "new.deposit").exists()
 
 

@@ -278,9 +278,9 @@ def test_a_hessian_that_is_too_large_is_refused_with_the_remedy() -> None:
 
     check("softmax", 10, 1200)
     check("one-vs-rest", 10, 12_000)
-    with pytest.raises(ModelError, match="one-vs-rest or ridge"):
+    with pytest.raises(ModelError, match="Train a ridge head"):
         check("softmax", 10, 1201)
-    with pytest.raises(ModelError, match="12,001 x 12,001"):
+    with pytest.raises(ModelError, match=r"12,001 x 12,001.* Use fewer features"):
         check("ridge", 3, 12_001)
 
 
@@ -393,7 +393,7 @@ def test_rows_that_were_trained_on_in_float32_are_taken_as_they_are_given() -> N
 
 def test_a_hessian_that_is_too_large_is_refused_before_anything_is_read() -> None:
     wide = LinearModel(np.zeros((10, 2000), dtype=np.float64))
-    with pytest.raises(ModelError, match="one-vs-rest or ridge"):
+    with pytest.raises(ModelError, match="Train a ridge head"):
         make_deposit(wide, (np.zeros((5, 2000)), np.zeros(5)), declared=Declared(l2=1.0, loss="softmax", max_norm=1.0))
 
 

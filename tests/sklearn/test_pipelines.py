@@ -57,7 +57,7 @@ from expunge.sklearn.pipelines import (
     _every_part,
     read_labels,
     split_pipeline,
-    to_dense,
+    to_table,
 )
 from sklearn_models import numbers
 
@@ -282,9 +282,9 @@ def test_names_in_the_list_are_classes_of_scikit_learn() -> None:
 
 def test_words_where_the_classifier_begins_are_refused() -> None:
     with pytest.raises(DataError, match="OneHotEncoder"):
-        to_dense(np.array([["a", 1.0]], dtype=object), "it")
+        to_table(np.array([["a", 1.0]], dtype=object), "it")
     with pytest.raises(DataError, match="finite"):
-        to_dense(np.array([[np.nan, 1.0]]), "it")
+        to_table(np.array([[np.nan, 1.0]]), "it")
 
 
 @pytest.mark.parametrize("odd", [None, float("nan"), 1.5, b"a", 3])

@@ -106,6 +106,8 @@ def choose(rows: RowSet, chosen: Any) -> RowSet:
     wanted = np.sort(to_numpy(chosen))
     if isinstance(rows, JacobianRows):
         return rows.taken(wanted)
+    if isinstance(rows, Rows):
+        return Rows(double(rows.features[put(wanted, rows.labels)]), rows.labels[put(wanted, rows.labels)])
     xp = namespace_of(rows.dtype)
     features = xp.zeros((len(wanted), rows.n_features), dtype=xp.float64, device=rows.device)
     labels = xp.zeros(len(wanted), dtype=xp.float64, device=rows.device)

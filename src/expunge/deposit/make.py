@@ -111,11 +111,11 @@ def make_deposit(
             "Give files that all processes see, or make the deposit in one process.",
         )
     if model.record is None:  # what the source itself says need not be declared
-        known = source.n_rows if isinstance(source, Stream) else len(source[0])
+        known = source.n_rows if isinstance(source, Stream) else len(source[1])
         declared = replace(declared, n_source=declared.n_source or known, training_residual=0.0)
     record, place = record_for(model, declared), execution.place
     require_possible(model, record, place)
-    rows = rows_of(source, model, record, engine_dtype("float64", place), place, NAME, execution)
+    rows = rows_of(source, model, record, engine_dtype("float64", place), place, NAME, execution, sparse=True)
     _require_trained_on(model, record, by_class(rows, record))
     if free_bias and not record.bias:
         raise OptionError(
@@ -223,14 +223,19 @@ def require_possible(model: LinearModel, record: TrainingRecord, device: Device)
     head = deposit_head(model, record)
     order, most = head.n_parameters if is_joint(head) else head.n_features, most_weights(device)
     if order > most:
-        raise ModelError(
-            f"a Hessian of {order:,} x {order:,}",
-            f"a deposit keeps one of at most {most:,} weights",
-            "Train the tangent weights of fewer parameters (--last), or a linear head on what the network makes."
-            if isinstance(head, JacobianRidge)
-            else "Train one-vs-rest or ridge, whose Hessian is of features by features, or use fewer features (for "
-            "example their principal components).",
-        )
+        remedy = "Use fewer features, for example their principal components."
+        if isinstance(head, JacobianRidge):
+            remedy = (
+                "Train the tangent weights of fewer parameters (--last), or a linear head on what the network makes."
+            )
+        elif head.n_features <= most:
+            remedy = (
+                "Train a ridge head (loss ridge), whose Hessian is of features by features, one for all classes: it "
+                "takes seconds, and with a hundred classes loses a point or two of accuracy. One-vs-rest keeps one for "
+                "each class; or use fewer features, for example their principal components."
+            )
+        required = f"a deposit keeps one of at most {most:,} weights"
+        raise ModelError(f"a Hessian of {order:,} x {order:,}", required, remedy)
 
 
 def require_whole(record: TrainingRecord, rows: RowSet) -> None:

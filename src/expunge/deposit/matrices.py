@@ -24,10 +24,12 @@ from expunge.runtime.arrays import (
     Device,
     add_product,
     add_scaled,
+    add_sparse_product,
     add_to_diagonal,
     cholesky,
     copy,
     double,
+    is_sparse,
     namespace,
     namespace_of,
     norm,
@@ -35,6 +37,7 @@ from expunge.runtime.arrays import (
     solve_triangular,
     to_device,
     to_numpy,
+    with_values,
     zeros,
 )
 from expunge.solve.linear import lanczos
@@ -314,6 +317,9 @@ def gram_of(rows: RowSet) -> Gram:
     support, off = zeros(parts, (width,)), zeros(parts, (width,))
     for block in rows.blocks():
         features = double(block.features)
+        if is_sparse(features):
+            _add_sparse(features, parts, support, off)
+            continue
         high, low = split(features)
         add_product(parts[0], high.T, high)
         mixed = high.T @ low
@@ -332,6 +338,17 @@ def gram_of(rows: RowSet) -> Gram:
             "Scale the features to ordinary size, or keep a deposit of fewer rows (16 million are always few enough).",
         )
     return made
+
+
+def _add_sparse(features: Array, parts: Array, support: Array, off: Array) -> None:
+    """What sparse rows add to second moments: the same whole numbers, since what is not stored is zero on the grid."""
+    values, places, width = features.data, features.indices, features.shape[1]
+    high, low = split(values)
+    upper, lower = with_values(features, high), with_values(features, low)
+    for part, left, right in ((0, upper, upper), (1, upper, lower), (1, lower, upper), (2, lower, lower)):
+        add_sparse_product(parts[part], left, right)
+    support += np.bincount(places[values != 0.0], minlength=width)
+    off += np.bincount(places[(high * HALF + low) * GRID != values], minlength=width)
 
 
 def split(features: Array) -> tuple[Array, Array]:

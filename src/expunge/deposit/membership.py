@@ -22,7 +22,18 @@ from expunge.request.sets import is_labelled, require_encoder
 from expunge.rows.columns import match_record, prepare_frames
 from expunge.rows.features import as_features, as_labels, require_width
 from expunge.rows.hashes import PRECISIONS, Matches, RowHashes, hash_rows, match_hashes
-from expunge.runtime.arrays import Array, copy, double, namespace, norm, put, to_numpy, zeros
+from expunge.runtime.arrays import (
+    Array,
+    copy,
+    double,
+    namespace,
+    norm,
+    put,
+    row_lengths,
+    to_numpy,
+    written_out,
+    zeros,
+)
 
 # Whether rows are in what is left of a source, by their hashes: at which precision, and how often -------------------
 
@@ -127,10 +138,10 @@ def answers(deposit: Deposit, rows: Any) -> list[RowAnswer]:
     else:
         require_encoder(rows, record, NAME)
         features, labels = match_record(rows, record, deposit.model.n_features, NAME)
-        table = as_features(features, NAME)
+        table = as_features(features, NAME, sparse=True)
         require_width(table.shape[1], deposit.model.n_features, NAME)
     words = isinstance(record.classes[0], str)
-    if words != (np.asarray(as_labels(labels, len(table), NAME)).dtype.kind == "U"):  # no row could be found
+    if words != (np.asarray(as_labels(labels, table.shape[0], NAME)).dtype.kind == "U"):  # no row could be found
         raise DataError(
             f"{NAME}: labels such as {labels[0]!r}",
             f"the classes are {', '.join(repr(value) for value in record.classes[:5])}",
@@ -203,7 +214,7 @@ def charged_sums(deposit: Deposit, rows: Rows, membership: Membership, *, check:
     if total == 0.0:
         return sums
     assert sums.gram is not None
-    same = put(membership.matches.precision == 0, rows.features)  # a copy may be on the grid by itself
+    same = put(membership.matches.precision == 0, rows.labels)  # a copy may be on the grid by itself
     sums = replace(sums, gram=replace(sums.gram, off=gram_of(Rows(rows.features[same], rows.labels[same])).off))
     head, weights = deposit.head, deposit.anchor
     slope, curve, bend = SMOOTHNESS[head.name]
@@ -233,8 +244,7 @@ def distances(membership: Membership, rows: Rows) -> NDArray[np.float64]:
     at, root = membership.matches.precision, math.sqrt(rows.n_features)
     if not at.any():
         return np.zeros(len(at))
-    features = double(rows.features)
-    lengths = to_numpy(namespace(features).linalg.vector_norm(features, axis=1))
+    lengths = to_numpy(row_lengths(double(rows.features)))
     away: NDArray[np.float64] = np.where(at == FLOAT32, lengths * 2.0**-23 + SMALLEST_STEP * root, 0.0)
     return np.asarray(np.where(at == SIX_DECIMALS, 1e-6 * root, away) * 1.001)
 
@@ -245,13 +255,15 @@ def _require_sure(deposit: Deposit, rows: Rows, membership: Membership, away: ND
     if deposit.of_network:
         return
     features, at = double(rows.features), membership.matches.precision
-    xp = namespace(features)
     scaled = 4.0 * (features.shape[1] + 8) * UNIT_ROUNDOFF  # to a norm bound, in another order than then
-    farthest = put(away, features) + scaled * xp.linalg.vector_norm(features, axis=1)
+    farthest = put(away, rows.labels) + scaled * row_lengths(features)
     # what rounds to zero is zero in a copy that was rounded, and may be anything that does in its original
     to_zero = np.where(at == FLOAT32, 0.5 * SMALLEST_STEP, np.where(at == SIX_DECIMALS, 0.5e-6, 0.0))
-    nearly = (features != 0.0) & (abs(features) <= put(to_zero, features)[:, None])
-    doubtful = xp.nonzero(unsure(features, farthest) | nearly.any(axis=1))[0].tolist()
+    doubtful: list[int] = []
+    for part, values in written_out(features):
+        nearly = (values != 0.0) & (abs(values) <= put(to_zero[part], values)[:, None])
+        odd = to_numpy(unsure(values, farthest[part]) | nearly.any(axis=1))
+        doubtful += (part.start + np.flatnonzero(odd)).tolist()
     if doubtful:
         raise DataError(
             f"{len(doubtful):,} of {len(rows):,} rows ({numbered(doubtful)}) are rounded copies, too far from what was "

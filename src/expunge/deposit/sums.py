@@ -38,18 +38,24 @@ from expunge.runtime.arrays import (
     Device,
     add_product,
     add_scaled,
+    add_square,
+    contiguous,
     double,
+    is_sparse,
     lower_triangle,
     namespace,
     namespace_of,
     norm,
     put,
+    row_lengths,
     sigmoid,
     size,
+    slice_rows,
     softmax,
     solve_triangular,
     take_into,
     to_device,
+    to_numpy,
     zeros,
 )
 
@@ -85,8 +91,22 @@ class Gauge:
         return 4 * (len(self.factor) + 8) * UNIT_ROUNDOFF * norm(self.factor) * norm(self.inverse)
 
     def squares(self, features: Array) -> Array:
-        """`x' Q^-1 x` of each row, to within `2 lost` of itself."""
-        return namespace(features).square(solve_triangular(self.factor, features.T)).sum(axis=0)
+        """`x' Q^-1 x` of each row, to within `2 lost` of itself.
+
+        Of sparse rows by a product with `R = L^-1`, in which only stored values count. It loses no more: row by row R
+        solves `R (L + E) = I` with `|E| <= d u |L|`, so that `R x` is off by `R E L^-1 x`, at most `d u |R| |L|` of its
+        own length, and by the product's `d u |R| |x|`, where `|x| <= |L| |L^-1 x|`.
+        """
+        if features.shape[0] < len(self.factor):  # an inverse would take longer
+            features = to_numpy(features) if is_sparse(features) else features
+        if not is_sparse(features):
+            return namespace(features).square(solve_triangular(self.factor, features.T)).sum(axis=0)
+        inverse = contiguous(solve_triangular(self.factor.T, np.eye(len(self.factor)), upper=True))  # of the transpose
+        squares, step = np.empty(features.shape[0]), max(16, AT_ONCE // len(self.factor))
+        for start in range(0, len(squares), step):
+            part = slice(start, min(start + step, len(squares)))
+            squares[part] = np.square(slice_rows(features, part) @ inverse).sum(axis=1)
+        return squares
 
     def length(self, vectors: Array) -> Array:
         """`||u||_Q` of each row of u, rounded up."""
@@ -288,7 +308,7 @@ def _mean_power(rows: RowSet, power: int) -> float:
     total = xp.zeros(1, dtype=xp.float64, device=rows.device)
     with np.errstate(over="ignore"):  # an infinite error says that nothing is known of a sum
         for block in rows.blocks():
-            total += (xp.linalg.vector_norm(double(block.features), axis=1) ** power).sum()
+            total += (row_lengths(double(block.features)) ** power).sum()
     return float(rows.total(total)[0]) / len(rows)
 
 
@@ -319,13 +339,13 @@ def mean_curvature(head: LinearHead, weights: Array, rows: RowSet, gauge: Gauge 
     for block in _weighted(rows, gauge):
         features = block.features
         if quadratic:
-            slopes = zeros(features, (len(features), 1)) + 1.0
+            slopes = zeros(weights, (len(block), 1)) + 1.0
         else:
             outputs = features @ weights.T
             slopes = sigmoid(outputs) * sigmoid(-outputs)  # `p (1 - p)`, to full relative accuracy
         shares = block.weighted(slopes, 0)
         for index in range(n_blocks):
-            add_product(total[index], (features * shares[:, index : index + 1]).T, features)
+            add_square(total[index], features, shares[:, index])
     total = rows.total(total) / len(rows)
     return Blocks((total + total.mT) / 2, joint=False)
 
@@ -358,9 +378,7 @@ def gauges_of(rows: RowSet, gram: Gram, generator: np.random.Generator, count: i
     moments = xp.zeros((width, width), dtype=xp.float64, device=rows.device)
     for block in rows.blocks():
         features = double(block.features)
-        lengths = xp.linalg.vector_norm(features, axis=1)[:, None]
-        cut = features * (math.sqrt(square) / xp.clip(lengths, min=math.sqrt(square)))
-        add_product(moments, cut.T, cut)
+        add_square(moments, features, square / xp.clip(xp.square(row_lengths(features)), min=square))
     moments = rows.total(moments) / len(rows)
     deviation = square / (len(rows) * GAUGE_MU)
     drawn = np.tril(generator.normal(size=(width, width)) * deviation)
@@ -413,8 +431,9 @@ def third_of(head: LinearHead, weights: Array, rows: RowSet) -> Array:
         outputs = features @ weights.T
         shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
         shares = shares[:, :n_summed]
-        for start in range(0, len(features), some):
+        for start in range(0, len(block), some):
             part, own = features[start : start + some], shares[start : start + some]
+            part = to_numpy(part) if is_sparse(part) else part
             pairs, begin = xp.take(part, one, axis=1) * xp.take(part, other, axis=1), 0
             for index in range(width):  # those of three whose first is this one go with all pairs up to it
                 end = begin + (index + 1) * (index + 2) // 2

@@ -308,7 +308,9 @@ def succession_checks(before: Deposit, after: Deposit, forget: Any = None) -> li
 def _recomputed_checks(before: Deposit, after: Deposit, forget: Any) -> list[Check]:
     """The later deposit, worked out from the earlier one and the rows that left."""
     dtype = before.anchor.dtype
-    rows = in_memory(rows_of(forget, before.model, before.record, dtype, before.device, FORGET), "the rows")
+    rows = in_memory(
+        rows_of(forget, before.model, before.record, dtype, before.device, FORGET, sparse=True), "the rows"
+    )
     gone = before.numbers.n_rows - after.numbers.n_rows
     if len(rows) != gone:
         why = f"{gone:,} left; give those"

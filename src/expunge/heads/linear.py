@@ -27,11 +27,13 @@ from expunge.runtime.arrays import (
     Device,
     Dtype,
     add_product,
+    add_square,
     add_to_diagonal,
     cast,
     contiguous,
     double,
     is_double,
+    is_sparse,
     log_sigmoid,
     log_sum_exp,
     namespace,
@@ -83,9 +85,9 @@ def product_means(
     together = max(1, DENSE_COLUMNS // width)
     most = max(16, DENSE_BYTES // (together * width * rows.dtype.itemsize))
     for block, values in pieces:
-        if not few_at_a_time(total.device):
+        if is_sparse(block.features) or not few_at_a_time(total.device):
             for pair, entry in zip(total, block.weighted(entries_of(values), 1), strict=True):
-                add_product(pair, (block.features * entry[:, None]).T, block.features)
+                add_square(pair, block.features, entry)
             continue
         for start in range(0, len(block), most):
             part = block[start : start + most]
@@ -159,7 +161,7 @@ class Curvature:
         step = 1 if most is None else max(1, len(self.rows) // most)
         for whole in self.rows.blocks():
             block = whole[-(self.rows.n_before + whole.start) % step :: step]
-            add_product(total, block.weighted(block.features, 0).T, block.features)
+            add_square(total, block.features, None if block.weights is None else cast(block.weights, like.dtype))
             count += len(block)
         return self.rows.total(total) / float(self.rows.total(count)[0])
 

@@ -28,11 +28,13 @@ from expunge.runtime.arrays import (
     cast,
     copy,
     equal,
+    is_sparse,
     load_torch,
     namespace,
     on_cpu,
     put,
     size,
+    slice_rows,
     to_numpy,
 )
 from expunge.runtime.memory import room
@@ -190,6 +192,11 @@ class RowSet(ABC):
         """Effective sample size, `(sum w)^2 / sum w^2`: as many rows of equal weight average as well."""
 
     @property
+    def n_stored(self) -> int:
+        """How many numbers the features are; of sparse rows those that are stored."""
+        return len(self) * self.n_features
+
+    @property
     def n_mine(self) -> int:
         """How many of the rows this process goes over in a pass."""
         return len(self)
@@ -285,7 +292,10 @@ def same_rows(first: RowSet, second: RowSet) -> bool:
 
 @dataclass(frozen=True)
 class Rows(RowSet):
-    """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64)."""
+    """Rows in memory: features (bias column included), class indices and, where they differ, `weights` (float64).
+
+    Features may be sparse, a csr_array of scipy: then so are those of blocks.
+    """
 
     features: Array
     labels: Array
@@ -306,7 +316,11 @@ class Rows(RowSet):
 
     @property
     def device(self) -> Device:
-        return self.features.device
+        return "cpu" if is_sparse(self.features) else self.features.device
+
+    @property
+    def n_stored(self) -> int:
+        return int(self.features.nnz if is_sparse(self.features) else size(self.features))
 
     @property
     def has_weights(self) -> bool:
@@ -329,11 +343,13 @@ class Rows(RowSet):
 
     @cached_property
     def _views(self) -> tuple[Block, ...]:
-        step = block_rows(self.n_features, self.dtype.itemsize, self.device)
-        parts = [slice(start, start + step) for start in range(0, len(self), step)]
+        # a stored value is twice as long with its place
+        wide = 2 * self.n_stored // max(1, len(self)) + 8 if is_sparse(self.features) else self.n_features
+        step = block_rows(wide, self.dtype.itemsize, self.device)
+        parts = [slice(start, min(start + step, len(self))) for start in range(0, len(self), step)]
         weights = [None if self.weights is None else self.weights[part] for part in parts]
         return tuple(
-            Block(self.features[part], self.labels[part], each, part.start)
+            Block(slice_rows(self.features, part), self.labels[part], each, part.start)
             for part, each in zip(parts, weights, strict=True)
         )
 
@@ -355,6 +371,8 @@ def in_memory(rows: RowSet, purpose: str) -> Rows:
 def evenly(rows: RowSet, most: int) -> Rows:
     """At most that many rows, evenly spread, in memory and without their weights."""
     step = -(-len(rows) // most)
+    if isinstance(rows, Rows):
+        return Rows(copy(rows.features[::step]), copy(rows.labels[::step]))
     features, labels = [], []
     for block in rows.blocks():
         part = slice(-block.start % step, None, step)

@@ -47,8 +47,11 @@ def rows_of(
     device: Device,
     name: str,
     execution: Execution = HERE,
+    *,
+    sparse: bool = False,
 ) -> RowSet:
-    """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them."""
+    """Rows ready for the model's objective, from (features, labels), features alone, or a stream of them; `sparse` ones
+    as such where that is asked for, or written out."""
     require_encoder(rows, record, name)
     rows = match_record(rows, record, model.n_features, name)
     if name == FORGET and not is_labelled(rows):
@@ -58,7 +61,7 @@ def rows_of(
     group = execution.group
     if group.size > 1 and not isinstance(rows, Stream):
         features, labels = rows if isinstance(rows, tuple) else (rows, None)
-        features = as_features(features, name) if is_frame(features) else features
+        features = as_features(features, name) if is_frame(features) or hasattr(features, "tocsr") else features
         rows = stream_arrays(features, labels, name, encoder_of(rows))
     if isinstance(rows, Stream):
         form = Form(record.classes, record.max_norm, record.bias, dtype, device, model.n_features, name)
@@ -70,7 +73,7 @@ def rows_of(
             return StreamedRows(rows, form, memory, group, lambda done, total: execution.progress(told, done, total))
         rows = load(rows)
     values, labels = rows if isinstance(rows, tuple) else (rows, None)
-    table = as_features(values, name)
+    table = as_features(values, name, sparse=sparse)
     if labels is None:
         indices = np.zeros(table.shape[0], np.int64)
     else:

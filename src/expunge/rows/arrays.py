@@ -41,6 +41,7 @@ DAMAGE = (
 # on rows of the source; an npz may also name its columns
 ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
 FEATURE_FILES = (".npz", ".safetensors")
+SPARSE = ("data", "indices", "indptr", "shape", "format")  # arrays of a sparse matrix, as scipy saves it
 Origin = tuple[str | None, str | None]  # digest of the encoder, and whether it was trained on the source
 Layout = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # shape, whether in Fortran's order, type, bytes of header
 
@@ -63,10 +64,15 @@ def duplicate_error(path: Path | str, name: str | None = None, remedy: str = "Re
 # Read whole ----------------------------------------------------------------------------------------------------------
 
 
-def read_arrays(path: Path) -> tuple[Array, Array, Origin, tuple[str, ...] | None]:
-    """X and y of an .npz or .safetensors file, its encoder, and the names of its columns."""
+def read_arrays(path: Path) -> tuple[Any, Array, Origin, tuple[str, ...] | None]:
+    """X and y of an .npz or .safetensors file, its encoder, and the names of its columns; X may be sparse rows."""
     if path.suffix.lower() == ".npz":
-        arrays = read_npz(path, ("X", "y"), optional=(ENCODER, ENCODER_TRAINED, NAMES))
+        extra_names = (ENCODER, ENCODER_TRAINED, NAMES)
+        if holds_sparse(path):
+            arrays = read_npz(path, SPARSE, optional=("y", *extra_names))
+            arrays |= {"X": _sparse_of(path, arrays), "y": _labels_of(path, arrays)}
+        else:
+            arrays = read_npz(path, ("X", "y"), optional=extra_names)
         extra = {
             name: array.item() if array.size == 1 else str(array.shape)
             for name, array in arrays.items()
@@ -76,6 +82,50 @@ def read_arrays(path: Path) -> tuple[Array, Array, Origin, tuple[str, ...] | Non
     tensors, metadata = read_safetensors(file_bytes(path, "the file"), path)
     require_tensors(path, tensors, ("X", "y"))
     return tensors["X"], tensors["y"], origin(path, metadata), None
+
+
+def holds_sparse(path: Path) -> bool:
+    """Whether an npz file holds sparse rows, as `scipy.sparse.save_npz` writes them."""
+    with zipfile.ZipFile(path) as archive:
+        return "indptr.npy" in archive.namelist()
+
+
+def read_features(path: Path) -> Any:
+    """X of an .npz file, which needs no labels."""
+    return _sparse_of(path, read_npz(path, SPARSE)) if holds_sparse(path) else read_npz(path, ("X",))["X"]
+
+
+def _sparse_of(path: Path, arrays: dict[str, Array]) -> Any:
+    """Sparse rows, every place in them checked."""
+    from scipy.sparse import csr_array
+
+    kind, shape = arrays["format"], arrays["shape"]
+    if str(kind.astype(str)) != "csr" or shape.shape != (2,) or shape.dtype.kind not in "iu":
+        raise FileError(
+            f"{path}: a sparse matrix of format {kind} and shape {shape}",
+            "rows one after another are needed, in format csr",
+            "Save with scipy.sparse.save_npz(path, X.tocsr()).",
+        )
+    require_room(8 * int(shape[1]), path, "a row, written out,")
+    rows = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(int(shape[0]), int(shape[1])))
+    rows.check_format(full_check=True)
+    return rows
+
+
+def _labels_of(path: Path, arrays: dict[str, Array]) -> Array:
+    """Labels of sparse rows: y of the same file, or of a .npy file beside it, whose name ends in y in place of X."""
+    if "y" in arrays:
+        return arrays["y"]
+    beside = path.with_name(path.stem[:-1] + "y.npy")
+    if path.stem[-1:] != "X" or not beside.exists():
+        raise FileError(
+            f"{path}: sparse rows without labels",
+            "they have none in their file, and so lie beside it: docs-y.npy beside docs-X.npz",
+            "Name the file so that it ends in X.npz, and save the labels with numpy.save.",
+        )
+    stored = locate_npy(readable(beside))
+    require_room(2 * stored.shape[0] * stored.row_bytes, beside, "labels")
+    return stored.read(0, stored.shape[0])
 
 
 def require_tensors(path: Path, tensors: Any, names: tuple[str, ...]) -> None:

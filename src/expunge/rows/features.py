@@ -27,11 +27,15 @@ from expunge.runtime.arrays import (
     contiguous,
     double,
     is_double,
+    is_sparse,
     is_tensor,
     load_torch,
     namespace,
     namespace_of,
     put,
+    row_of_each,
+    slice_rows,
+    sparse_rows,
     to_numpy,
 )
 from expunge.runtime.memory import require_room
@@ -41,6 +45,7 @@ BLOCK = 8192
 IN_CACHE = 1 << 20  # numbers that are doubled at a time: a processor's cache has them still
 SQUARED = (1e-140, 1e140)  # a norm between these had squares float64 can hold
 QUICK = 1e30  # rows shorter than this have entries float32 can hold
+SPARSE_SHARE = 1 / 16  # of all entries: of sparse rows with more of them products are no faster than of dense ones
 LABELS = "labels are whole numbers or strings"
 
 
@@ -49,19 +54,25 @@ def to_engine(array: Array, dtype: Dtype = None) -> Array:
     tensor = arrays.TENSORS or is_tensor(array) if dtype is None else str(dtype).startswith("torch.")
     if is_tensor(array) == tensor:
         return array
+    if is_sparse(array):
+        array = _write_out(array, "sparse rows as tensors")
     return load_torch("rows as tensors").from_numpy(array) if tensor else to_numpy(array)
 
 
-def as_features(values: Any, name: str) -> Array:
-    """A rows x d array of finite real numbers; shares memory with the caller's array where it can."""
-    table = as_table(values, name)
+def as_features(values: Any, name: str, *, sparse: bool = False) -> Array:
+    """A rows x d array of finite real numbers; shares memory with the caller's array where it can. See `as_table`."""
+    table = as_table(values, name, sparse=sparse)
     require_finite(table, name)
     return table
 
 
-def as_table(values: Any, name: str) -> Array:
-    """A rows x d array of real numbers, finite or not."""
-    array = values.detach() if is_tensor(values) else _as_array(values, name)
+def as_table(values: Any, name: str, *, sparse: bool = False) -> Array:
+    """A rows x d array of real numbers, finite or not.
+
+    A sparse matrix is written out, if there is room for it; unless whoever asks can go over `sparse` rows too, and they
+    are: then it becomes a csr_array without zeros, each row's columns in order and none twice.
+    """
+    array = values.detach() if is_tensor(values) else _as_array(values, name, sparse)
     if "bfloat16" in str(array.dtype):
         array = cast(array, "float32")  # which holds the same; numpy has no such type
     if "complex" in str(array.dtype):
@@ -77,14 +88,37 @@ def as_table(values: Any, name: str) -> Array:
     if 0 in array.shape:
         what = "rows" if array.shape[0] == 0 else "feature columns"
         raise DataError(f"{name}: no {what}", "at least one is needed", "Check how the file was written.")
+    if is_sparse(array):
+        return array
     return to_engine(contiguous(array))  # the same values column by column would be added up in another order
 
 
-def _as_array(values: Any, name: str) -> NDArray[Any]:
-    """Numbers that both engines can share; a sparse matrix is written out, if there is room for it."""
+def _write_out(values: Any, name: str) -> NDArray[Any]:
+    require_room(8 * math.prod(values.shape), Path(name), "a sparse matrix, written out,")
+    return np.asarray(values.toarray())
+
+
+def _as_csr(values: Any) -> Any:
+    """A csr_array as sparse rows are kept; the caller's stays as it is."""
+    from scipy.sparse import csr_array
+
+    rows = csr_array(values)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    if not rows.data.all():
+        rows = rows.copy()
+        rows.eliminate_zeros()
+    return rows if rows.dtype.kind == "f" and rows.dtype.itemsize in (4, 8) else rows.astype(np.float64)
+
+
+def _as_array(values: Any, name: str, sparse: bool) -> Any:
+    """Numbers that both engines can share."""
     if hasattr(values, "tocsr"):
-        require_room(8 * math.prod(values.shape), Path(name), "a sparse matrix, written out,")
-        values = values.toarray()
+        few = 0 not in values.shape and values.nnz <= SPARSE_SHARE * math.prod(values.shape)
+        if sparse and few and values.dtype.kind in "fiub" and not arrays.TENSORS:
+            return _as_csr(values)
+        values = _write_out(values, name)
     try:
         array = frame_values(values, name) if is_frame(values) else np.asarray(values)
     except ValueError as error:
@@ -105,6 +139,11 @@ def _as_array(values: Any, name: str) -> NDArray[Any]:
 
 def require_finite(table: Array, name: str, before: int = 0) -> None:
     """Refuse features that are not finite; `before` counts the rows that came before these."""
+    if is_sparse(table):
+        if np.isfinite(table.data).all():
+            return
+        first = int(row_of_each(table)[~np.isfinite(table.data)][0])
+        table, before = to_numpy(slice_rows(table, slice(first, first + 1))), before + first
     for start in range(0, table.shape[0], BLOCK):
         rows = table[start : start + BLOCK]
         ends = rows.aminmax() if is_tensor(rows) else (rows.min(), rows.max())  # both are nan where one entry is
@@ -231,6 +270,12 @@ def require_range(norms: Array, *, bias: bool, name: str, before: int = 0) -> No
 
 def row_norms(features: Array) -> Array:
     """Row norms in float64, without overflow: where squares might, entries are scaled by the largest first."""
+    if is_sparse(features):
+        values, rows, norms = double(features).data, row_of_each(features), np.zeros(features.shape[0])
+        np.maximum.at(norms, rows, np.abs(values))
+        shares = values / norms[rows]
+        with np.errstate(over="ignore"):
+            return np.sqrt(np.bincount(rows, shares * shares, minlength=len(norms))) * norms
     xp, (count, wide) = namespace(features), features.shape
     size = max(1, IN_CACHE // wide)
     norms = xp.empty(count, dtype=xp.float64, device=features.device)
@@ -271,6 +316,8 @@ def bound_features(
     `norms` are None where no row is too long. `out` is where the result goes, if there is to be another one than
     `features`.
     """
+    if is_sparse(features):
+        return _bound_sparse(features, norms, max_norm, bias, dtype)
     xp, margin = namespace_of(dtype), _margin(dtype)
     long = [] if norms is None else xp.nonzero(norms > norm_limit(max_norm, dtype))[0]
     if not bias and not len(long) and features.dtype == dtype and features.device == device:
@@ -300,6 +347,28 @@ def bound_features(
         shrunk = rows / xp.linalg.vector_norm(rows, axis=1, keepdims=True) * max_norm
         values[put(places, bounded)] = put(cast(shrunk * margin, dtype), bounded)
     return bounded
+
+
+def _bound_sparse(features: Any, norms: Any, max_norm: float, bias: bool, dtype: Dtype) -> Any:
+    """Sparse rows as `bound_features` makes dense ones."""
+    long = norms > norm_limit(max_norm, dtype)
+    if not bias and not long.any() and features.dtype == dtype:
+        return features
+    values, each = features.data, row_of_each(features)
+    if long.any():
+        values, scaled = double(features).data.copy(), long[each]
+        rows = each[scaled]
+        largest = np.zeros(len(norms))
+        np.maximum.at(largest, rows, np.abs(values[scaled]))
+        shares = values[scaled] / largest[rows]  # a norm near float64's limit would overflow
+        lengths = np.sqrt(np.bincount(rows, shares * shares, minlength=len(norms)))
+        values[scaled] = shares / lengths[rows] * max_norm * _margin(dtype)
+    values, indices, starts, wide = values.astype(dtype), features.indices, features.indptr, features.shape[1]
+    if bias:  # the last stored value of each row
+        ends = starts[1:]
+        values, indices = np.insert(values, ends, 1.0), np.insert(indices, ends, wide)
+        starts = starts + np.arange(len(starts), dtype=starts.dtype)
+    return sparse_rows(values, indices, starts, wide + int(bias))
 
 
 def weight_classes(

@@ -23,7 +23,7 @@ from expunge.rows.arrays import (
     locate_safetensors,
     origin,
     read_arrays,
-    read_npz,
+    read_features,
     require_tensors,
 )
 from expunge.rows.features import as_labels
@@ -191,7 +191,7 @@ def read_unlabelled(path: str | Path, label: str | None, record: TrainingRecord 
         return EncodedRows(file.read(record.features).features(record.features), None, None, record.features)
     if location.suffix.lower() == ".npz":
         try:
-            return read_npz(location, ("X",))["X"]
+            return read_features(location)
         except DAMAGE as error:
             raise damage_error(location, error) from error
     rows = read_data(location, label if is_table(location) else None, preparation=preparation, labelled=False)

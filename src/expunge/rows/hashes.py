@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from expunge.errors import OptionError
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.streams import Share, Stream
-from expunge.runtime.arrays import double, to_numpy
+from expunge.runtime.arrays import double, is_sparse, row_of_each, slice_rows, to_numpy
 
 KEY_BYTES = 32
 HASH_BYTES = 16
@@ -77,7 +77,7 @@ def hash_rows(key: bytes, features: Any, labels: Any, name: str = "the rows") ->
     """Hash rows with their labels, as they are given; refuses values that are not finite."""
     if len(key) != KEY_BYTES:
         raise OptionError(f"a key of {len(key)} bytes", f"{KEY_BYTES} secret ones are needed", "Make one at random.")
-    table = as_features(features, name)
+    table = as_features(features, name, sparse=True)
     labels = as_labels(labels, table.shape[0], name)
     width = table.shape[1]
     different, label_of = np.unique(labels, return_inverse=True)
@@ -85,9 +85,12 @@ def hash_rows(key: bytes, features: Any, labels: Any, name: str = "the rows") ->
     digests: list[list[bytes]] = [[], [], []]
     size = max(16, min(BLOCK, NUMBERS // max(1, width)))
     for start in range(0, len(labels), size):
-        values = to_numpy(double(table[start : start + size])) + 0.0  # so that -0 is 0
+        part, places = slice_rows(table, slice(start, min(start + size, len(labels)))), None
+        if is_sparse(part):
+            part, places = _side_by_side(part)
+        values = to_numpy(double(part)) + 0.0  # so that -0 is 0
         for level, rows in enumerate((values, _to_float32(values), _to_six_decimals(values))):
-            content = rows.astype("<f8", copy=False).tobytes()
+            content = (rows if places is None else _in_place(rows, places, width)).astype("<f8", copy=False).tobytes()
             for number, label in enumerate(label_of[start : start + size].tolist()):
                 digest = prefixes[label][level].copy()
                 digest.update(content[8 * width * number : 8 * width * (number + 1)])
@@ -120,6 +123,23 @@ def _keyed_prefixes(key: bytes, width: int, label: int | str) -> list[hashlib.bl
         hashlib.blake2b(bytes([precision]) + before, digest_size=HASH_BYTES, key=key, person=PERSON)
         for precision in range(len(PRECISIONS))
     ]
+
+
+def _side_by_side(rows: Any) -> tuple[NDArray[np.float64], Any]:
+    """The stored values of sparse rows, each row's at its beginning and then zeros; and where they are, and belong."""
+    each = row_of_each(rows)
+    among = np.arange(len(each)) - rows.indptr[each]
+    values = np.zeros((rows.shape[0], int(np.diff(rows.indptr).max(initial=1))))
+    values[each, among] = rows.data
+    return values, (each, among, rows.indices)
+
+
+def _in_place(values: NDArray[np.float64], places: Any, width: int) -> NDArray[np.float64]:
+    """Rows written out whole, from their values side by side."""
+    each, among, columns = places
+    rows = np.zeros((len(values), width))
+    rows[each, columns] = values[each, among]
+    return rows
 
 
 def _to_float32(values: NDArray[np.float64]) -> NDArray[np.float64]:

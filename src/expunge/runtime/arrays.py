@@ -58,7 +58,8 @@ from numpy.typing import NDArray
 
 from expunge.errors import OptionError
 
-Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor: a union of both would forbid what only one of them types
+Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor: a union of both would forbid what only one of them types;
+# features may be a csr_array of scipy, with numpy alone: see `Sparse rows`
 Dtype: TypeAlias = Any  # numpy's or torch's
 Device: TypeAlias = Any  # "cpu", or a torch.device
 
@@ -201,7 +202,7 @@ def to_numpy(values: Any) -> NDArray[Any]:
     """A numpy array of these values, which shares their memory where it can."""
     if is_tensor(values):
         values = values.detach().cpu().numpy()
-    return np.asarray(values)
+    return np.asarray(values.toarray() if is_sparse(values) else values)
 
 
 def copy(array: Array) -> Array:
@@ -288,6 +289,80 @@ def lower_triangle(order: int, like: Array) -> tuple[Array, Array]:
     """Rows and columns of the entries on and below the diagonal, row by row."""
     first, second = np.tril_indices(order)
     return put(first, like), put(second, like)
+
+
+# Sparse rows: features that are a csr_array of scipy, with numpy. Slices, `@`, `.T`, `double` and `cast` are as ever;
+# what is not is here, for dense rows too ------------------------------------------------------------------------------
+
+PIECE = 1 << 20  # numbers of rows that are written out at a time: they stay in cache
+
+
+def is_sparse(value: object) -> bool:
+    """Whether a value is a sparse matrix of scipy; imports nothing."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(value))
+
+
+def sparse_rows(values: Array, indices: Array, starts: Array, width: int) -> Array:
+    """A csr_array of these stored values, which shares their memory; `starts` may begin anywhere."""
+    from scipy.sparse import csr_array
+
+    first, last = starts[0], starts[-1]
+    return csr_array((values[first:last], indices[first:last], starts - first), shape=(len(starts) - 1, width))
+
+
+def slice_rows(features: Array, part: slice) -> Array:
+    """Some rows, one after another, in the memory of all."""
+    if not is_sparse(features):
+        return features[part]
+    starts = features.indptr[part.start : part.stop + 1]
+    return sparse_rows(features.data, features.indices, starts, features.shape[1])
+
+
+def row_of_each(features: Array) -> Array:
+    """The row of each stored value of sparse rows."""
+    return np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+
+
+def written_out(features: Array) -> Iterator[tuple[slice, Array]]:
+    """Dense rows, as many at a time as a cache holds, and which these are."""
+    step = max(1, PIECE // max(1, features.shape[1]))
+    for start in range(0, features.shape[0], step):
+        part = slice(start, min(start + step, features.shape[0]))
+        yield part, to_numpy(slice_rows(features, part)) if is_sparse(features) else features[part]
+
+
+def row_lengths(features: Array) -> Array:
+    """The length of each row."""
+    if not is_sparse(features):
+        return namespace(features).linalg.vector_norm(features, axis=1)
+    squares = np.bincount(row_of_each(features), features.data * features.data, minlength=features.shape[0])
+    return np.sqrt(squares)
+
+
+def add_square(total: Array, features: Array, weights: Array | None = None) -> Array:
+    """`total += features' diag(weights) features`, in place, and the total; of sparse rows by products of what is there
+    alone."""
+    if not is_sparse(features):
+        return add_product(total, (features if weights is None else features * weights[:, None]).T, features)
+    if weights is None:
+        return add_sparse_product(total, features, features)
+    return add_sparse_product(total, with_values(features, features.data * weights[row_of_each(features)]), features)
+
+
+def with_values(features: Array, values: Array) -> Array:
+    """Sparse rows with other values in the same places."""
+    return sparse_rows(values, features.indices, features.indptr, features.shape[1])
+
+
+def add_sparse_product(total: Array, left: Array, right: Array) -> Array:
+    """`total += left' right` of sparse rows, in place, and the total; part by part, since it may be nearly dense."""
+    columns, width = left.T.tocsr(), left.shape[1]
+    step = max(1, PIECE // right.shape[1])
+    for start in range(0, width, step):
+        part = slice(start, min(start + step, width))
+        total[part] += (slice_rows(columns, part) @ right).toarray()
+    return total
 
 
 # The links of the losses, over the last axis: fastest where the array is the transpose of one with classes first -----

@@ -30,7 +30,7 @@ from expunge.rows.columns import order_of
 from expunge.rows.features import as_features, as_labels
 from expunge.rows.preparation import FILLED, RARE, Coarse, require_rare, round_by_chance
 from expunge.rows.tables import frame_names, is_frame
-from expunge.runtime.arrays import double, to_numpy
+from expunge.runtime.arrays import Array, double, is_sparse, to_numpy
 from expunge.runtime.values import choice
 from expunge.sklearn.objectives import COARSE_MARK, Estimator
 
@@ -64,8 +64,8 @@ OWN = 50  # rows: of more, an array as long as the source has something of each
 # Rows ---------------------------------------------------------------------------------------------------------------
 
 
-def to_dense(values: Any, name: str) -> NDArray[np.float64]:
-    """A table of float64; sparse rows are made dense where memory allows."""
+def to_table(values: Any, name: str) -> Array:
+    """Rows of float64; sparse ones stay so where few of their entries are stored."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "O":
         try:
             values = values.astype(np.float64)
@@ -75,8 +75,8 @@ def to_dense(values: Any, name: str) -> NDArray[np.float64]:
                 "numbers are needed where the classifier begins",
                 "Put OneHotEncoder, or another step that makes numbers of them, before the classifier.",
             ) from error
-    table: NDArray[np.float64] = to_numpy(double(as_features(values, name)))
-    return table
+    table = double(as_features(values, name, sparse=True))
+    return table if is_sparse(table) else to_numpy(table)
 
 
 def read_labels(values: Any, n_rows: int, name: str) -> NDArray[Any]:
@@ -98,7 +98,7 @@ class SplitPipeline:
     final: Estimator
     names: tuple[str, ...] | None
 
-    def transform(self, values: Any, name: str) -> NDArray[np.float64]:
+    def transform(self, values: Any, name: str) -> Array:
         """Rows as the classifier sees them; the columns of a frame may be in any order."""
         names = self.names
         if names is not None and is_frame(values) and order_of(frame_names(values), names, name) is not None:
@@ -112,7 +112,7 @@ class SplitPipeline:
                     "rows must be as the pipeline was fitted on them",
                     "Give the columns of then, before any preparation.",
                 ) from error
-        return to_dense(values, name)
+        return to_table(values, name)
 
     @property
     def learnt(self) -> tuple[Any, ...]:

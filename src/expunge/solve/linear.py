@@ -285,6 +285,7 @@ def lanczos(
 SAMPLED_ROWS = 16_384  # evenly spread: enough to shape a preconditioner by
 KRONECKER_COPIES = 4  # of a d x d matrix: the sum, in float64, its eigenvectors, room to find them in
 FEW_ROWS = 4  # times rows and classes fewer than features: iterations end sooner than a d x d matrix is factorised
+PLAIN_PRODUCTS = 500  # with sparse rows, whose products are fast: iterations end sooner where they take less than that
 WIDE_TABLE, WIDEST = 2_000, 20_000  # features from which that is asked at all, and from which no such matrix is made
 
 
@@ -317,7 +318,9 @@ class KroneckerPreconditioner:
 
 def too_wide(objective: LinearHead, rows: RowSet) -> bool:
     """Whether a d x d matrix does not fit beside the rows, or costs more than what it saves."""
-    width, reached = objective.n_features, len(rows) * objective.n_classes
+    width, reached, stored = objective.n_features, len(rows) * objective.n_classes, rows.n_stored
+    if stored < len(rows) * width and width**3 > PLAIN_PRODUCTS * stored * objective.n_classes:
+        return True
     if not rows.affords(KRONECKER_COPIES * 8 * width**2) or width > WIDEST:
         return True
     return width > WIDE_TABLE and FEW_ROWS * reached < width

@@ -144,6 +144,19 @@ def test_rows_that_can_be_told_apart_do_not_run_away() -> None:
     assert np.linalg.norm(matrix_of(model)) <= math.sqrt(2 * math.log(3) / 1e-8)
 
 
+@pytest.mark.parametrize(("loss", "classes"), [("softmax", 2), ("softmax", 3), ("logistic", 2), ("one-vs-rest", 3)])
+def test_many_rows_of_few_weights_are_begun_with_some_of_them(loss: str, classes: int) -> None:
+    """Sorted by class, and with a class that hardly any of the rows begun with are of."""
+    X, y = rows_and_labels(8, n=170_000, width=5, classes=classes)
+    X, y = np.clip(X, -3.0, 3.0), np.sort(np.where((y == 1) & (np.arange(len(y)) > 60), 0, y))
+    told: list[str] = []
+    model = train(X, y, l2=1e-6, max_norm=10.0, loss=loss, progress=lambda what, *_: told.append(what))
+    assert "L-BFGS iterations" not in told
+    assert model.record is not None
+    assert model.record.residual < 1e-8
+    assert told.count("Newton iterations") < 40
+
+
 def test_minimise_goes_on_from_where_it_is_told() -> None:
     X, y = reference.random_rows(np.random.default_rng(2), 100, 5, 3)
     head = head_for("softmax", l2=1e-2, n_classes=3, n_features=5, row_bound=1.0)

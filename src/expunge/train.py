@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from expunge.bounds.calibration import power_of_two
 from expunge.errors import DataError, OptionError
-from expunge.heads import HEADS, LinearHead, RowSet, head_for
+from expunge.heads import HEADS, LinearHead, Rows, RowSet, head_for
+from expunge.heads.rows import evenly
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TRAINED_ON_SOURCE, Label, TrainingRecord, loss_named
 from expunge.request.promise import DTYPES, computing_device
@@ -32,6 +33,9 @@ from expunge.solve.newton import TrainingEquation, newton_step
 
 QUASI_NEWTON_GOAL = 1e-5  # gradient norm at which Newton's method takes over
 MAX_QUASI_NEWTON = 500
+SHARE, ENOUGH = 16, 50  # one row in so many is begun with, where these are so many times the weights
+FEW_WEIGHTS = 256  # whose Hessian costs a few gradients
+NEAR = 1e-4  # gradient norm of the rows begun with, whose optimum is some hundredths away
 
 
 def minimise(
@@ -45,13 +49,18 @@ def minimise(
 ) -> Array:
     """Weights at which the gradient's norm is at most `tolerance`, or as small as float64 lets it be.
 
-    L-BFGS, then Newton. Somebody who has what is `near` the inverse of the Hessian saves forming Hessians.
+    L-BFGS, then Newton; of many rows and few weights Newton alone, from the optimum of some of the rows. Somebody who
+    has what is `near` the inverse of the Hessian saves forming Hessians.
     """
     shape = (objective.n_classes, objective.n_features)
     xp = namespace_of(rows.dtype)
     weights = xp.zeros(shape, dtype=xp.float64, device=rows.device) if start is None else double(start)
     if start is None and len(rows) * objective.n_parameters > 1_000_000:
-        weights = _quasi_newton(objective, rows, weights, progress)
+        some = len(rows) // SHARE
+        if isinstance(rows, Rows) and objective.n_parameters <= FEW_WEIGHTS and some >= ENOUGH * objective.n_parameters:
+            weights = minimise(objective, evenly(rows, some), tolerance=NEAR, progress=progress)
+        else:
+            weights = _quasi_newton(objective, rows, weights, progress)
     equation = TrainingEquation(objective, weights, rows, near)
     return weights + newton_step(equation, goal=tolerance, objective=equation.objective, progress=progress).update
 

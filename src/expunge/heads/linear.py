@@ -40,6 +40,7 @@ from expunge.runtime.arrays import (
     namespace_of,
     norm,
     on_cpu,
+    put,
     sigmoid,
     softmax,
     upper_triangle,
@@ -82,10 +83,11 @@ def product_means(
     """
     width, xp = rows.n_features, namespace_of(rows.dtype)
     total = xp.zeros((classes * (classes + 1) // 2, width, width), dtype=rows.dtype, device=rows.device)
+    plain = len(total) <= FEW_PAIRS or not few_at_a_time(total.device)
     together = max(1, DENSE_COLUMNS // width)
     most = max(16, DENSE_BYTES // (together * width * rows.dtype.itemsize))
     for block, values in pieces:
-        if is_sparse(block.features) or not few_at_a_time(total.device):
+        if plain or is_sparse(block.features):
             for pair, entry in zip(total, block.weighted(entries_of(values), 1), strict=True):
                 add_square(pair, block.features, entry)
             continue
@@ -139,6 +141,10 @@ class Curvature:
         objective, classes = self.objective, self.objective.n_classes
         if objective.constant_curvature:
             flat = namespace(self.weights).kron(self.class_factor(), self.feature_factor())
+        elif objective.shift_invariant and classes == 2:  # where C(p) is p_0 p_1 times a matrix of ones and minus ones
+            pieces = ((block, predictions[:1] * predictions[1:2]) for block, predictions in self.predicted())
+            signs = put([[1.0, -1.0], [-1.0, 1.0]], self.weights, self.weights.dtype)
+            flat = namespace(self.weights).kron(signs, product_means(self.rows, pieces, lambda each: each, 1))
         else:
             pieces = ((block, predictions[:classes]) for block, predictions in self.predicted())
             flat = product_means(self.rows, pieces, objective.curvature_entries, classes)
@@ -273,6 +279,7 @@ DENSE_PARAMETERS = 4096  # above this a dense Hessian is never formed
 DENSE_COPIES = 5  # of both sets, as summed, shifted and factorised
 DENSE_ADVANTAGE = 8.0  # large matrix products run about this much faster than the thin ones of a Hessian product
 EXPECTED_CONJUGATE = 40
+FEW_PAIRS = 3  # of classes, for each of which a matrix product takes less than products of features for all do
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from expunge.deposit.sums import (
     copy_error,
     folded_size,
     has_third,
+    means_of,
     n_lines,
     pull,
     pull_error,
     third_error,
-    third_of,
 )
 from expunge.heads import Rows, head_for
 from expunge.runtime.arrays import norm, to_numpy
@@ -87,11 +87,13 @@ def test_one_row_of_three_classes_by_hand() -> None:
     rows = Rows(np.ones((1, 1), dtype=np.float64), np.array([1]))
     weights = np.array([[math.log(2.0)], [0.0], [0.0]], dtype=np.float64)
     head = head_for("softmax", l2=0.0, n_classes=3, n_features=1, row_bound=5.0)
-    made = third_of(head, weights, rows)[:, 0].tolist()
+    third = means_of(head, weights, rows, third=True).third
+    assert third is not None
+    made = third[:, 0].tolist()
     expected = [0, 0, -1 / 16, 3 / 32, 0, 1 / 16, -1 / 32, -1 / 16, -1 / 32, 3 / 32]
     assert made == pytest.approx(expected, abs=1e-16)
     update = np.array([[0.0], [2.0], [0.0]], dtype=np.float64)
-    assert pull(third_of(head, weights, rows), update, joint=True)[:, 0].tolist() == pytest.approx(
+    assert pull(third, update, joint=True)[:, 0].tolist() == pytest.approx(
         [2 * -1 / 16, 2 * 3 / 32, 2 * -1 / 32], abs=1e-15
     )
 
@@ -99,12 +101,14 @@ def test_one_row_of_three_classes_by_hand() -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_agree_with_longer_numbers_and_their_error_is_covered(loss: str, seed: int) -> None:
-    problem = drawn(seed, loss, n=30, width=3, tails=2.0)
+    problem = drawn(seed, loss, n=30, width=3, tails=2.0, classes=3 + 2 * (seed % 2))
     rows, anchor = problem.rows(slice(None)), problem.anchor
-    made, true = third_of(problem.head, anchor, rows), dense(problem.anchor, problem.X, loss)
+    means, true = means_of(problem.head, anchor, rows, third=True), dense(problem.anchor, problem.X, loss)
+    made = means.third
+    assert made is not None
     assert made.shape == (n_lines(problem.head, len(anchor)), folded_size(anchor.shape[1]))
     off = np.abs(to_numpy(made).astype(LONG) - kept_of(true, loss))
-    stated = third_error(problem.head, anchor, rows)
+    stated = third_error(problem.head, anchor, len(rows), means.cube)
     assert 6.0 * float(np.sqrt((off**2).sum())) <= stated
     assert stated <= 1e-8 * max(1.0, float(np.abs(problem.X).max()) ** 3) * (1.0 + float(norm(anchor)))
 

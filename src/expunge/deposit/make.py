@@ -17,7 +17,7 @@ from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_hea
 from expunge.deposit.forecast import Trial, choose, random_groups, rehearse, try_removal
 from expunge.deposit.matrices import Gram, Norm, gram_of, not_definite, rested, shape_of
 from expunge.deposit.region import Penalty, Setting
-from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, mean_curvature, sums_of
+from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, means_of, sums_of
 from expunge.errors import DataError, ModelError, OptionError
 from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
 from expunge.heads.network import MatrixFree
@@ -308,7 +308,7 @@ class AnchorEquation:
         return self.setting.centred(self.head.gradient(at, self.rows) + self.penalty.diagonal(at) * at)
 
     def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
-        curvature = self.setting.stiffened(mean_curvature(self.head, self.weights + update, self.rows))
+        curvature = self.setting.stiffened(means_of(self.head, self.weights + update, self.rows).curvatures[0])
         matrix = self.setting.penalised(curvature, self.penalty)
         factors, damping = Norm.of(matrix), 1e-14 * matrix.largest_entry
         while factors is None and damping < math.inf:

@@ -19,7 +19,7 @@ third order in u, and a region is smaller by about a third of the largest range 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 
 from expunge.bounds.calibration import power_of_two
 from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored, inverse_of
-from expunge.heads import Block, LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
-from expunge.heads.linear import product_means
+from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
 from expunge.heads.rows import in_memory
 from expunge.record import TrainingRecord
 from expunge.runtime.arrays import (
@@ -42,16 +41,15 @@ from expunge.runtime.arrays import (
     contiguous,
     double,
     is_sparse,
-    lower_triangle,
     namespace,
     namespace_of,
     norm,
+    on_cpu,
     put,
     row_lengths,
     sigmoid,
     size,
     slice_rows,
-    softmax,
     solve_triangular,
     take_into,
     to_device,
@@ -66,7 +64,9 @@ CURVATURE_SIZE = math.sqrt(0.5)  # Frobenius norm of C(p) at most, for softmax; 
 COARSE = 2.0**-44  # of what is left of a feature: sums from which rows left keep no digits below it
 LEAST_LENGTH = 2.0**-13  # of the longest of all features: digits of a feature are not kept as if it were shorter
 MOST_NUMBERS = 2**23  # third derivatives that are summed over every row
-AT_ONCE = 2**20  # products of two features that are made at one time: they stay in cache
+AT_ONCE = 2**20  # products of two features, or eight factors of them, that are made at one time: they stay in cache
+FEW_SHARES, WIDE = 16, 128  # up to which, and from how many features on, each is summed by itself
+SPARSE = 4  # a feature that fewer than one row in so many has is gone over in those alone
 ERRORS = ("gradient_error", "curvature_error", "weighted_errors", "third_error")  # of sums
 # For a loss: by how much c enters at most (in the root of the sum of squares over its classes), and c's own derivative
 SIGMOID_SIZES = (1.0 / (6.0 * math.sqrt(3.0)), 0.125)
@@ -267,22 +267,22 @@ def sums_of(
     gram: Gram | None = None,
 ) -> Sums:
     """The sums over these rows at these weights, with third derivatives and exact second moments if asked for."""
-    plain, largest = replace(head, l2=0.0), rows.largest_weight
-    squares = _mean_power(rows, 2) * largest
-    curvature_error = _curvature_error(plain, weights, rows, squares)
+    plain = replace(head, l2=0.0)
+    means, largest = means_of(plain, weights, rows, gauges, third=third), rows.largest_weight
+    curvature_error = _curvature_error(plain, weights, rows, means.square * largest)
     return Sums(
         len(rows),
-        plain.gradient(weights, rows),
-        mean_curvature(plain, weights, rows),
-        tuple(mean_curvature(plain, weights, rows, gauge) for gauge in gauges),
+        means.gradient,
+        means.curvatures[0],
+        means.curvatures[1:],
         _rounded_up(plain.rounding(weights, rows) * max(1.0, largest)),
         _rounded_up(curvature_error),
         tuple(
-            _rounded_up((curvature_error + 3.0 * gauge.lost * CURVATURE_SIZE * squares) * gauge.kappa**2)
+            _rounded_up((curvature_error + 3.0 * gauge.lost * CURVATURE_SIZE * means.square * largest) * gauge.kappa**2)
             for gauge in gauges
         ),
-        third_of(plain, weights, rows) if third else None,
-        _rounded_up(third_error(plain, weights, rows)) if third else 0.0,
+        means.third,
+        _rounded_up(third_error(plain, weights, len(rows), means.cube * largest)) if third else 0.0,
         gram,
     )
 
@@ -302,52 +302,174 @@ def by_class(rows: RowSet, record: TrainingRecord) -> RowSet:
     return replace(held, weights=weights[held.labels])
 
 
-def _mean_power(rows: RowSet, power: int) -> float:
-    """Mean of `||x||^power`."""
-    xp = namespace_of(rows.dtype)
-    total = xp.zeros(1, dtype=xp.float64, device=rows.device)
-    with np.errstate(over="ignore"):  # an infinite error says that nothing is known of a sum
-        for block in rows.blocks():
-            total += (row_lengths(double(block.features)) ** power).sum()
-    return float(rows.total(total)[0]) / len(rows)
-
-
 def is_joint(head: LinearHead) -> bool:
     """Whether the loss couples the classes."""
     return isinstance(head, Softmax)
 
 
-def _weighted(rows: RowSet, gauge: Gauge | None) -> Iterator[Block]:
-    """Blocks in float64, each row weighted by `x' Q^-1 x` too where there is a gauge."""
+@dataclass(frozen=True)
+class Means:
+    """Means over rows: the gradient, `h(x)` and for each gauge `x' Q^-1 x h(x)`, third derivatives where they were
+    asked for, `||x||^2` and `||x||^3`."""
+
+    gradient: Array
+    curvatures: tuple[Blocks, ...]
+    third: Array | None
+    square: float
+    cube: float
+
+
+def means_of(
+    head: LinearHead, weights: Array, rows: RowSet, gauges: Sequence[Gauge] = (), *, third: bool = False
+) -> Means:
+    """Everything that is summed at these weights, in one pass over the rows."""
+    (vectors, width), xp = weights.shape, namespace(weights)
+    entries = 1 if isinstance(head, Ridge) else vectors * (vectors - 1) // 2 if is_joint(head) else vectors
+    moments = tuple(zeros(weights, (entries, width, width)) for _ in range(1 + len(gauges)))
+    # of two classes the four numbers of a row are one, and its opposite
+    n_summed = 0 if not third else 1 if is_joint(head) and vectors == 2 else n_lines(head, vectors)
+    products = ProductSums(moments, n_summed)
+    gradient, powers = zeros(weights), zeros(weights, (2,))
     for block in rows.blocks():
-        features, weights = double(block.features), block.weights
-        if gauge is not None:
-            squares = gauge.squares(features)
-            weights = squares if weights is None else squares * weights
-        yield replace(block, features=features, weights=weights)
+        features = double(block.features)
+        outputs = (weights @ features.T).T
+        predictions = head.predictions(outputs)
+        residuals = predictions - head.targets(block.labels, weights.dtype)
+        gradient += block.weighted(residuals, 0).T @ features
+        with np.errstate(over="ignore"):  # an infinite error says that nothing is known of a sum
+            lengths = row_lengths(features)
+            powers += xp.stack([(lengths**2).sum(), (lengths**3).sum()])
+        shares = block.weighted(_shares(head, outputs, predictions), 1)
+        lines = block.weighted(_third_slopes(head, outputs, predictions)[:n_summed], 1) if third else None
+        products.add(features, [shares, *(shares * gauge.squares(features) for gauge in gauges)], lines)
+    curvatures = tuple(_matrix_of(head, rows.total(each), vectors, len(rows)) for each in moments)
+    if third:
+        mean = products.in_order(rows.total(products.third) / len(rows))
+        third_mean = xp.concat([mean, -mean, mean, -mean]) if is_joint(head) and vectors == 2 else mean
+    square, cube = (rows.total(powers) / len(rows)).tolist()
+    return Means(
+        rows.total(gradient) / len(rows), curvatures, third_mean if third else None, float(square), float(cube)
+    )
 
 
-def mean_curvature(head: LinearHead, weights: Array, rows: RowSet, gauge: Gauge | None = None) -> Blocks:
-    """Mean of `h(x)`, or of `x' Q^-1 x h(x)`."""
-    if is_joint(head):
-        blocks = ((each, head.predictions(each.features @ weights.T).T) for each in _weighted(rows, gauge))
-        total = product_means(rows, blocks, head.curvature_entries, head.n_classes)[None]
-        return Blocks((total + total.mT) / 2, joint=True)
-    quadratic, width = isinstance(head, Ridge), weights.shape[1]
-    n_blocks = 1 if quadratic else len(weights)
-    total = zeros(weights, (n_blocks, width, width))
-    for block in _weighted(rows, gauge):
-        features = block.features
-        if quadratic:
-            slopes = zeros(weights, (len(block), 1)) + 1.0
-        else:
-            outputs = features @ weights.T
-            slopes = sigmoid(outputs) * sigmoid(-outputs)  # `p (1 - p)`, to full relative accuracy
-        shares = block.weighted(slopes, 0)
-        for index in range(n_blocks):
-            add_square(total[index], features, shares[:, index])
-    total = rows.total(total) / len(rows)
-    return Blocks((total + total.mT) / 2, joint=False)
+def _shares(head: LinearHead, outputs: Array, predictions: Array) -> Array:
+    """By what a row's `x x'` enters its Hessian, classes first; none is below zero. Of sigmoids `p (1 - p)`, to full
+    relative accuracy; of softmax `p_k p_l` for every two classes."""
+    if isinstance(head, Ridge):
+        return zeros(outputs, (1, len(outputs))) + 1.0
+    if not is_joint(head):
+        return (predictions * sigmoid(-outputs)).T
+    first, second = np.triu_indices(outputs.shape[1], k=1)
+    chances = predictions.T
+    return chances[put(first, outputs)] * chances[put(second, outputs)]
+
+
+def _matrix_of(head: LinearHead, moments: Array, vectors: int, n_rows: int) -> Blocks:
+    """The mean Hessian from sums of shares times `x x'`, of which the entries above the diagonal are there."""
+    xp = namespace(moments)
+    moments /= n_rows
+    if not is_joint(head):
+        for each in moments:
+            each[...] = xp.triu(each) + xp.triu(each, k=1).mT
+        return Blocks(moments, joint=False)
+    width = moments.shape[-1]
+    matrix = zeros(moments, (vectors, width, vectors, width))
+    for k, other, each in zip(*np.triu_indices(vectors, k=1), moments, strict=True):
+        whole = xp.triu(each) + xp.triu(each, k=1).mT
+        matrix[k, :, other] = matrix[other, :, k] = -whole
+        matrix[k, :, k] += whole  # the shares of a class and all the others add up to p (1 - p)
+        matrix[other, :, other] += whole
+    return Blocks(matrix.reshape(1, vectors * width, vectors * width), joint=True)
+
+
+def _add_square(total: Array, features: Array, shares: Array) -> None:
+    """`total += features' diag(shares) features`: of dense rows as a square, in half the arithmetic of a product."""
+    if is_sparse(features):
+        add_square(total, features, shares)
+        return
+    scaled = features * namespace(shares).sqrt(shares)[:, None]
+    add_product(total, scaled.T, scaled)
+
+
+class ProductSums:
+    """Sums over rows of shares times `x x'`, for each of `moments` as many as it has entries; and of c times
+    `x (x) x (x) x`, for each of `n_lines` numbers c of a row, in `third`, in an order of their own.
+
+    With third derivatives, or many shares, products of two features are made once for all of them, and everything that
+    they are in is one matrix product. Few shares are cheaper one by one, as squares of rows that are scaled by the root
+    of a share.
+    """
+
+    def __init__(self, moments: Sequence[Array], n_lines: int) -> None:
+        self.moments, self.n_lines = moments, n_lines
+        self.width, n_shares = moments[0].shape[-1], sum(len(each) for each in moments)
+        self.third = zeros(moments[0], (n_lines * folded_size(self.width),)) if n_lines else None
+        self.together = n_lines > 0 or (n_shares > FEW_SHARES and self.width < WIDE)
+        self.by_pairs = n_lines > FEW_SHARES
+        pairs = self.width * (self.width + 1) // 2
+        numbers = pairs if self.by_pairs else 8 * (n_shares + self.width * (1 + n_lines))
+        self.at_once = max(512, AT_ONCE // numbers)
+
+    def add(self, features: Array, shares: Sequence[Array], lines: Array | None) -> None:
+        """The sums over these rows; `shares` and `lines` have one column for each."""
+        if not self.together:
+            for total, each in zip(self.moments, shares, strict=True):
+                for moment, share in zip(total, each, strict=True):
+                    _add_square(moment, features, share)
+            return
+        add = self._add_by_pairs if self.by_pairs else self._add_by_feature
+        for start in range(0, features.shape[0], self.at_once):
+            part, xp = slice(start, min(start + self.at_once, features.shape[0])), namespace(*shares)
+            some, few = xp.concat([each[:, part] for each in shares]), slice_rows(features, part)
+            few = to_numpy(few) if is_sparse(few) else few
+            add(contiguous(few.T), some, some[:0] if lines is None else lines[:, part])
+
+    def _add_by_feature(self, features: Array, shares: Array, lines: Array) -> None:
+        """Of columns: what the products of feature j with itself and those after it are multiplied by are the shares,
+        and c times each feature up to j."""
+        xp, begin = namespace(features), 0
+        factors = xp.concat([shares, (features[:, None] * lines).reshape(-1, features.shape[1])])
+        for index in range(self.width):
+            own, after = features[index], features[index:]
+            left = factors[: len(shares) + self.n_lines * (index + 1)]
+            used = xp.nonzero(own)[0] if on_cpu(own.device) else own  # a GPU would have to be waited for
+            if SPARSE * len(used) < len(own):  # of a category, which few rows have
+                own, after, left = own[used], xp.take(after, used, axis=1), xp.take(left, used, axis=1)
+            made = left @ (own * after).T
+            self._add_moments(index, made[: len(shares)])
+            begin = self._add_third(begin, made[len(shares) :])
+
+    def _add_by_pairs(self, features: Array, shares: Array, lines: Array) -> None:
+        """Of columns: c times feature k is multiplied by all products of two features that are not before it."""
+        xp, width, begin = namespace(features), self.width, 0
+        ends = np.cumsum(np.arange(width, 0, -1)).tolist()
+        starts = [0, *ends[:-1]]
+        pairs = xp.concat([features[index] * features[index:] for index in range(width)])
+        made = shares @ pairs.T
+        for index in range(width):
+            self._add_moments(index, made[:, starts[index] : ends[index]])
+        for index in range(width):
+            begin = self._add_third(begin, (lines * features[index]) @ pairs[starts[index] :].T)
+
+    def _add_moments(self, index: int, made: Array) -> None:
+        first = 0
+        for total in self.moments:
+            total[:, index, index:] += made[first : first + len(total)]
+            first += len(total)
+
+    def _add_third(self, begin: int, made: Array) -> int:
+        """Add what comes next of the third derivatives, and say where it ends."""
+        if self.third is not None:
+            self.third[begin : begin + size(made)] += made.reshape(-1)
+        return begin + size(made)
+
+    def in_order(self, third: Array) -> Array:
+        """Third derivatives as they were added up, a line for each c, in the order of `threes`."""
+        kept = zeros(third, (self.n_lines, folded_size(self.width)))
+        first, step = _places_of_sums(self.width, self.n_lines, by_pairs=self.by_pairs)
+        for line in range(self.n_lines):
+            take_into(kept[line], third, put(first + line * step, third))
+        return kept
 
 
 def _curvature_error(head: LinearHead, weights: Array, rows: RowSet, squares: float) -> float:
@@ -358,7 +480,7 @@ def _curvature_error(head: LinearHead, weights: Array, rows: RowSet, squares: fl
     """
     if isinstance(head, Ridge):
         return UNIT_ROUNDOFF * head.moment_roundoffs(len(rows)) * squares
-    of_sum = (len(rows) + 64) * CURVATURE_SIZE
+    of_sum = (len(rows) + len(weights) + 64) * CURVATURE_SIZE
     of_link = math.sqrt(len(weights)) * (weights.shape[1] + 64) * (1.0 + norm(weights) * head.row_bound)
     return UNIT_ROUNDOFF * squares * (of_sum + of_link)
 
@@ -418,30 +540,9 @@ def sizes_of(head: LinearHead) -> tuple[float, float]:
     return SOFTMAX_SIZES if isinstance(head, Softmax) else SIGMOID_SIZES
 
 
-def third_of(head: LinearHead, weights: Array, rows: RowSet) -> Array:
-    """The mean over these rows: a line for every three classes or weight vector, a column for every three features."""
-    vectors, width = weights.shape
-    alike = isinstance(head, Softmax) and vectors == 2  # the four numbers of a row are one, and its opposite
-    n_summed = 1 if alike else n_lines(head, vectors)
-    total, xp = zeros(weights, (n_summed, folded_size(width))), namespace(weights)
-    one, other = lower_triangle(width, weights)
-    some = max(1, AT_ONCE // len(one))
-    for block in rows.blocks():
-        features = double(block.features)
-        outputs = features @ weights.T
-        shares = block.weighted(_cumulants(outputs) if isinstance(head, Softmax) else _second_slopes(outputs), 0)
-        shares = shares[:, :n_summed]
-        for start in range(0, len(block), some):
-            part, own = features[start : start + some], shares[start : start + some]
-            part = to_numpy(part) if is_sparse(part) else part
-            pairs, begin = xp.take(part, one, axis=1) * xp.take(part, other, axis=1), 0
-            for index in range(width):  # those of three whose first is this one go with all pairs up to it
-                end = begin + (index + 1) * (index + 2) // 2
-                add_product(total[:, begin:end], (own * part[:, index, None]).T, pairs[:, : end - begin])
-                begin = end
-    mean = rows.total(total)
-    mean /= len(rows)
-    return xp.concat([mean, -mean, mean, -mean]) if alike else mean
+def _third_slopes(head: LinearHead, outputs: Array, predictions: Array) -> Array:
+    """c of each row, a line for each weight vector or three classes."""
+    return (_cumulants(predictions) if is_joint(head) else _second_slopes(outputs)).T
 
 
 def _second_slopes(outputs: Array) -> Array:
@@ -449,11 +550,11 @@ def _second_slopes(outputs: Array) -> Array:
     return sigmoid(outputs) * sigmoid(-outputs) * -namespace(outputs).tanh(outputs / 2.0)
 
 
-def _cumulants(outputs: Array) -> Array:
+def _cumulants(chances: Array) -> Array:
     """`E[(e_j - p_j)(e_k - p_k)(e_l - p_l)]` for one class drawn by p, j >= k >= l."""
-    chances, xp = softmax(outputs), namespace(outputs)
+    xp = namespace(chances)
     others = chances.sum(axis=1)[:, None] - chances
-    first, second, third = (put(part, outputs) for part in threes(outputs.shape[1]))
+    first, second, third = (put(part, chances) for part in threes(chances.shape[1]))
     p, q, r = chances[:, first], chances[:, second], chances[:, third]
     upper, lower = first == second, second == third
     value = xp.where(lower, q * (2.0 * q - 1.0), 2.0 * q * r)  # the last two are one class, or none are
@@ -461,17 +562,18 @@ def _cumulants(outputs: Array) -> Array:
     return p * xp.where(upper & lower, others[:, first] * (1.0 - 2.0 * p), value)
 
 
-def third_error(head: LinearHead, weights: Array, rows: RowSet) -> float:
-    """Upper bound on what float64 makes of it, as a form: |T[a, u, u]| for a and u of length 1.
+def third_error(head: LinearHead, weights: Array, n_rows: int, cube: float) -> float:
+    """Upper bound on what float64 makes of it, as a form: |T[a, u, u]| for a and u of length 1; `cube` is the mean of
+    `||x||^3`.
 
     As for the Hessian: a sum of k terms in any order is off by at most (k + 1) units times the mean of their sizes,
     outputs by `(d + 1) u ||W|| ||x||`, and c by at most so much times that.
     """
     most, change = sizes_of(head)
-    of_sum = (len(rows) + 64) * most
+    of_sum = (n_rows + 64) * most
     of_link = 8.0 * change * math.sqrt(len(weights)) * (weights.shape[1] + 64)
     of_link *= 1.0 + norm(weights) * head.row_bound
-    return UNIT_ROUNDOFF * _mean_power(rows, 3) * rows.largest_weight * (of_sum + of_link)
+    return UNIT_ROUNDOFF * cube * (of_sum + of_link)
 
 
 def copy_error(head: LinearHead, weights: Array) -> float:
@@ -536,6 +638,22 @@ def threes(width: int) -> tuple[Places, Places, Places]:
     first, second = np.tril_indices(width)
     third = np.concatenate([np.arange(j + 1) for j in second])
     return first.repeat(second + 1), second.repeat(second + 1), third
+
+
+@lru_cache(maxsize=8)
+def _places_of_sums(width: int, lines: int, *, by_pairs: bool) -> tuple[Places, Places]:
+    """Where the first line of each of the `threes` is among the sums as they are made, and how far on the next one is:
+    one part for each smallest feature k, or for each middle one j, and in it for each k, line by line."""
+    first, second, third = threes(width)
+    features = np.arange(width)
+    after = width - features  # features from one on
+    if by_pairs:
+        before = features * width - features * (features - 1) // 2  # pairs of earlier ones
+        sizes = after * (after + 1) // 2
+        begins = lines * (sizes.cumsum() - sizes) - before
+        return begins[third] + before[second] + first - second, sizes[third]
+    sizes = lines * (features + 1) * after
+    return (sizes.cumsum() - sizes)[second] + third * lines * after[second] + first - second, after[second]
 
 
 @lru_cache(maxsize=8)

@@ -36,12 +36,13 @@ def test_correlated_gaussians() -> None:
 
 def test_the_direction_is_that_of_nu_relative_to_rho() -> None:
     """KL(N(0, 1/16) || N(0, 1)) = 0.918, the other way 6.1."""
-    narrow, wide = 0.25 * normal(3000, 1, 1), normal(3000, 1, 2)
+    narrow, wide = 0.25 * normal(2000, 1, 1), normal(2000, 1, 2)
     known = gaussian_kl([0.0], [[1 / 16]], [0.0], [[1.0]])
     assert donsker_varadhan(narrow, wide, **QUICK).value == pytest.approx(known, abs=0.15)
     assert donsker_varadhan(wide, narrow, **QUICK).value > 1.5
 
 
+@pytest.mark.slow
 def test_weights_make_one_mixture_of_another() -> None:
     """Half N(-1.5, 1), half N(1.5, 1), weighted 1.8 to 0.2, is the mixture of 90 % and 10 %."""
     centre = double(torch.where(torch.arange(2000) % 2 == 0, 1.5, -1.5))
@@ -58,8 +59,15 @@ def test_weights_make_one_mixture_of_another() -> None:
     assert weighted.value == pytest.approx(direct.value, abs=tolerance)
     assert direct.value > 0.15
     assert plain.value < 0.07
-    scaled = donsker_varadhan(nu, rho, weights=4.0 * weights, **(QUICK | {"epochs": 2}))
-    assert scaled == donsker_varadhan(nu, rho, weights=weights, **(QUICK | {"epochs": 2}))
+
+
+def test_of_weights_only_their_proportions_count() -> None:
+    nu, rho = normal(300, 2, 1), normal(300, 2, 2)
+    weights = double(torch.where(nu[:, 0] > 0, 1.8, 0.2))
+    options = QUICK | {"epochs": 2}
+    scaled = donsker_varadhan(nu, rho, weights=4.0 * weights, **options)
+    assert scaled == donsker_varadhan(nu, rho, weights=weights, **options)
+    assert scaled != donsker_varadhan(nu, rho, **options)
 
 
 @pytest.mark.parametrize(("n", "d"), [(60, 20), (300, 20), (3000, 3)])
@@ -71,7 +79,7 @@ def test_equal_distributions_are_at_no_distance_however_few_the_rows(n: int, d: 
 
 @pytest.mark.parametrize("n", [60, pytest.param(1500, marks=pytest.mark.slow)])
 def test_disjoint_supports_saturate_at_the_default_options(n: int) -> None:
-    estimate = donsker_varadhan(normal(n, 3, 1).abs() + 0.1, -normal(n, 3, 2).abs() - 0.1, epochs=40)
+    estimate = donsker_varadhan(normal(n, 3, 1).abs() + 0.1, -normal(n, 3, 2).abs() - 0.1, epochs=20)
     assert estimate.saturated
     assert estimate.value > 0.5 * estimate.ceiling
 

@@ -8,9 +8,8 @@ import torch
 
 import reference
 from class_shift import example
-from expunge.heads import Curvature, Rows
-from expunge.heads.rows import device_room, same_rows, scaling_of
-from expunge.runtime.arrays import copy
+from expunge.heads import Curvature
+from expunge.heads.rows import device_room, scaling_of
 from linear_heads import close, made, rows_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,17 +60,6 @@ def test_of_a_gpu_s_memory_no_more_than_is_free_or_allowed(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (900, 1000))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
     assert device_room(torch.device("cuda"), limit) == room
-
-
-def test_sets_are_the_same_where_rows_order_labels_and_weights_are() -> None:
-    X, y, w = torch.rand(4, 2, dtype=torch.float64), torch.tensor([0, 1, 0, 1]), torch.tensor([1.0, 2.0, 0.5, 0.5])
-    one = Rows(X, y)
-    assert same_rows(one, one)
-    assert same_rows(one, Rows(copy(X), copy(y), n_scaled=3))
-    assert same_rows(Rows(X, y, w), Rows(X, y, copy(w)))
-    others = [Rows(X.flip(0), y), Rows(X, 1 - y), Rows(X, y, w), Rows(X[:3], y[:3]), Rows(X.float(), y)]
-    assert not any(same_rows(one, other) or same_rows(other, one) for other in others)
-    assert not same_rows(Rows(X, y, w), Rows(X, y, w.flip(0)))
 
 
 def lengths(*values: float) -> torch.Tensor:

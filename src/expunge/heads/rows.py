@@ -27,7 +27,6 @@ from expunge.runtime.arrays import (
     Dtype,
     cast,
     copy,
-    equal,
     is_sparse,
     load_torch,
     namespace,
@@ -274,20 +273,6 @@ class WholeSet(RowSet):
 
     def of_classes(self, shares: Array, counts: Array) -> RowSet:
         raise NotImplementedError
-
-
-def same_rows(first: RowSet, second: RowSet) -> bool:
-    """Whether two sets are one, or hold the same rows in the same order with the same weights."""
-    if first is second:
-        return True
-    if not (isinstance(first, Rows) and isinstance(second, Rows)) or (first.weights is None) != (
-        second.weights is None
-    ):
-        return False
-    pairs = [(first.features, second.features), (first.labels, second.labels)]
-    if first.weights is not None and second.weights is not None:
-        pairs.append((first.weights, second.weights))
-    return all(one.device == other.device and equal(one, other) for one, other in pairs)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from expunge.runtime.files import (
     sync_folder,
     write_synced,
 )
-from expunge.runtime.values import up
 
 Fill = Callable[[Path], None]  # puts things into a new folder
 LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}-[0-9a-f]{{16}}")
@@ -225,7 +223,7 @@ def _remove(path: Path) -> None:
 
 
 class Result:
-    """What results of deletions share: they can be saved, and show themselves in a notebook."""
+    """What results of deletions share: they can be saved."""
 
     model: Any
     statement: Any
@@ -243,24 +241,6 @@ class Result:
         public, private = result_files(self, sign_key)
         write_folder(target, public, private={PRIVATE_PART: private})
         return tuple(target / name for name in public)
-
-    def _repr_html_(self) -> str:
-        """For notebooks: what was certified, what it rests on, and which part is private."""
-        content = self.statement.content
-        rows = {
-            "status": content["status"],
-            "epsilon, delta": f"{up(content['epsilon'])}, {up(content['delta'])}",
-            "noise (standard deviation)": f"{content['sigma']:.4g}",
-            "guarantee": content["guarantee"],
-            "assumed": " ".join(content["assumptions"]) or "nothing",
-            "not proven": " ".join(content["limits"]),
-            "may be handed out": ".model, .statement",
-            "private": ".certificate" + (", .deposit" if getattr(self, "deposit", None) is not None else ""),
-        }
-        style = "style='text-align:left'"
-        cells = (f"<tr><th {style}>{escape(key)}</th><td {style}>{escape(str(value))}</td></tr>"
-                 for key, value in rows.items())  # fmt: skip
-        return f"<table><caption>Unlearned</caption>{''.join(cells)}</table>"
 
 
 def result_files(result: Any, key: Any = None) -> tuple[dict[str, bytes], dict[str, Content]]:

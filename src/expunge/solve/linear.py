@@ -55,17 +55,6 @@ class Ending(StrEnum):
     STOPPED = "stopped as asked"  # one Newton step was wanted
     NOT_FINITE = "no shift helped"
 
-    @property
-    def advice(self) -> str:
-        """What to do about it."""
-        return {
-            Ending.REACHED: "",
-            Ending.STALLED: "rounding or the surrogate allow no more; --dtype float64, or a larger l2, may",
-            Ending.LIMIT: "use --step balanced, or a larger l2",
-            Ending.STOPPED: "use --step converged for what one step leaves out",
-            Ending.NOT_FINITE: "the matrix is not finite; check the rows",
-        }[self]
-
 
 @dataclass(frozen=True)
 class LinearSolution:

@@ -91,9 +91,10 @@ class Tilted:
     def __init__(self, head: LinearHead, tilt: Array) -> None:
         self.head, self.tilt = head, tilt
 
-    def loss(self, weights: Array, rows: Rows) -> float:
+    def value_and_gradient(self, weights: Array, rows: Rows) -> tuple[float, Array]:
         """With the tilt."""
-        return self.head.loss(weights, rows) + float((self.tilt * weights).sum())
+        value, gradient = self.head.value_and_gradient(weights, rows)
+        return value + float((self.tilt * weights).sum()), gradient + self.tilt
 
     def gradient(self, weights: Array, rows: Rows) -> Array:
         """With the tilt."""

@@ -57,6 +57,7 @@ def record(module: Any, case: Case, config: Any, data: DataFolder) -> Record:
     }
 
 
+@pytest.mark.slow
 def test_the_heuristic_small(tmp_path: Path) -> None:
     """Every kind of case, through tables and figures; Dogs are played by three noisy clusters."""
     config = copy.deepcopy(dict(config_of("heuristic")))
@@ -214,6 +215,7 @@ def test_a_tangent_head_with_a_deposit_is_retraining(images: DataFolder) -> None
     assert kept_tangent.tables(config, []) == []
 
 
+@pytest.mark.slow
 def test_table_6_has_every_architecture_and_its_steps_come_to_rest(images: DataFolder) -> None:
     config = small(
         "architectures",
@@ -270,6 +272,7 @@ def test_parts_share_no_row_and_their_distances_are_those_of_their_classes(digit
     np.testing.assert_allclose(np.linalg.norm(parts.splits.test[0], axis=1), 1.0)
 
 
+@pytest.mark.slow
 def test_dirichlet_splits_small(folder: DataFolder) -> None:
     config = copy.deepcopy(dict(config_of("dirichlet")))
     config["run"] |= {
@@ -298,6 +301,7 @@ def test_dirichlet_splits_small(folder: DataFolder) -> None:
     assert all(content.startswith(PNG) for content in dirichlet.figures(config, records).values())
 
 
+@pytest.mark.slow
 def test_forget_ratios_small(folder: DataFolder) -> None:
     config = copy.deepcopy(dict(config_of("forget-ratio")))
     config["run"] |= {"ratios": [0.05, 0.1], "length": 1.0, "models": 20, "concentration": 20}
@@ -327,6 +331,7 @@ TASK: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_frontier_small(folder: DataFolder) -> None:
     config = copy.deepcopy(dict(config_of("frontier")))
     mixed = TASK | {"classes": [], "components": 0, "split": 50, "l2": [1e-1]}

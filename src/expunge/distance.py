@@ -86,8 +86,8 @@ def tv_upper_from_chi_square(chi2: float) -> float:
 # source        the surrogate IS the source (the paper's Unlearn (+)); checked as far as its rows show it
 # means         only ever estimated: the difference of means that the residual bound needs, for one update
 #
-# A new kind is one class and one call of `register_kind`. What follows is asked of a kind's
-# attributes and methods, never of its name (but for tv in request/sets.py, whose value may cover a missing class).
+# A new kind is one class and its place in `KINDS`. What follows is asked of a kind's attributes and methods, never of
+# its name (but for tv in request/sets.py, whose value may cover a missing class).
 
 
 class Kind(ABC):
@@ -225,13 +225,10 @@ class Means(Kind):
         )
 
 
-KINDS: dict[str, Kind] = {}
-
-
-def register_kind(kind: Kind) -> None:
-    """Make a kind known under its name; a name is taken once."""
-    if type(KINDS.setdefault(kind.name, kind)) is not type(kind):
-        raise OptionError(f"distance kind {kind.name!r} is taken", "a name stands for one kind", "Choose another name.")
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), FromDeposit(), Means())
+}
 
 
 def kind_named(name: object) -> Kind:
@@ -243,10 +240,6 @@ def kind_named(name: object) -> Kind:
             "Write for example chi2:0.1, tv:0.2, kl:0.5 or same.",
         )
     return KINDS[name]
-
-
-for built_in in (Same(), TotalVariation(), ChiSquare(), KullbackLeibler(), TheSource(), FromDeposit(), Means()):
-    register_kind(built_in)
 
 
 # A distance that somebody declares, and can be held to, or that was estimated, and then proves nothing --------------

@@ -117,12 +117,6 @@ MODULE = Loss("module", None, one_vector=True, rounding_derived=False)
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SOFTMAX, ONE_VS_REST, LOGISTIC, RIDGE, TANGENT, MODULE)}
 
 
-def register_loss(loss: Loss) -> None:
-    """Make a loss known; a name is taken once."""
-    if LOSSES.setdefault(loss.name, loss) != loss:
-        raise OptionError(f"loss {loss.name!r} is taken", "a name stands for one loss", "Choose another name.")
-
-
 def loss_named(name: object) -> Loss:
     """The loss of that name; whatever is unknown raises."""
     if not isinstance(name, str) or name not in LOSSES:

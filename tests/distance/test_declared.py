@@ -18,11 +18,9 @@ from expunge.distance import (
     Estimation,
     Kind,
     Means,
-    Same,
     kind_named,
     parse_distance,
     parse_route,
-    register_kind,
     tv_upper_from_chi_square,
     tv_upper_from_kl,
 )
@@ -170,13 +168,6 @@ def test_a_difference_of_means_says_nothing_of_anything_else() -> None:
 
 
 def test_a_name_stands_for_one_kind_and_an_unknown_one_raises() -> None:
-    register_kind(ChiSquare())  # the same again is no matter
-
-    class Other(Same):
-        name = "chi2"
-
-    with pytest.raises(OptionError, match="'chi2' is taken"):
-        register_kind(Other())
     assert type(kind_named("chi2")) is ChiSquare
     for odd in ("hellinger", "", None, 3):
         with pytest.raises(OptionError, match="is not known"):

@@ -5,23 +5,9 @@ from __future__ import annotations
 from expunge.errors import OptionError
 from expunge.heads.linear import Curvature, LinearHead, Logistic, OneVsRest, Ridge, Softmax
 from expunge.heads.rows import Block, Rows, RowSet
-from expunge.record import Constants, register_loss
+from expunge.record import Constants
 
 HEADS: dict[str, type[LinearHead]] = {head.about.name: head for head in (Softmax, OneVsRest, Logistic, Ridge)}
-
-
-def register_head(head: type[LinearHead]) -> None:
-    """Make a linear head, and what certificates have to know of its loss, known under its name, which is taken once."""
-    name = head.about.name
-    there = HEADS.get(name, head)
-    if (there.__module__, there.__qualname__) != (head.__module__, head.__qualname__):  # else it was defined again
-        raise OptionError(
-            f"loss {name!r} is taken by {there.__name__}",
-            "a name stands for one loss, whose constants certificates rely on",
-            f"Give {head.__name__} an `about` of its own, with a name and constants.",
-        )
-    register_loss(head.about)
-    HEADS[name] = head
 
 
 def head_for(loss: str, *, l2: float, n_classes: int, n_features: int, row_bound: float) -> LinearHead:
@@ -49,5 +35,4 @@ __all__ = [
     "Rows",
     "Softmax",
     "head_for",
-    "register_head",
 ]

@@ -24,8 +24,6 @@ from expunge.distance import kind_named
 from expunge.errors import FileError, OptionError
 from expunge.runtime.values import up
 
-# dark enough for 3:1 against white; parts of a bar are told apart by their labels and order too
-COLOURS = ("#1b5e8c", "#b4480f", "#3d7a2a", "#7a3e9d", "#6b5b00", "#a3195b", "#4a4a4a")
 STATUS = {
     "proven": "Proven: nothing but checked facts stands behind it.",
     "conditional": "Conditional: true if the facts listed under “assumed” are true. Nobody checked those.",
@@ -200,26 +198,14 @@ def is_weak(epsilon: float, delta: float) -> bool:
     return right_at_most(epsilon, min(delta, 1.0)) > WEAK
 
 
-# The geometry of the page's figure; the template draws it as inline SVG.
-
-
-SMALLEST_SHARE = 0.004  # thinner parts are drawn this wide, else nobody sees them
-
-
-def stack_terms(terms: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The terms of a bound as parts of one bar, in percent of its width, each at least visible."""
+def terms_of(terms: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The terms of a bound with their words and their shares in percent."""
     total = math.fsum(terms.values())
-    shown = {name: max(value / total if total else 0.0, SMALLEST_SHARE) for name, value in terms.items() if value > 0}
-    scale = 100.0 / math.fsum(shown.values()) if shown else 0.0
-    parts: list[dict[str, Any]] = []
-    start = 0.0
-    for index, (name, value) in enumerate(terms.items()):
-        width = shown.get(name, 0.0) * scale
+    parts = []
+    for name, value in terms.items():
         label, meaning = (TERMS[name].title, TERMS[name].words) if name in TERMS else (name, "")
-        said = {"name": name, "label": label, "meaning": meaning, "value": value}
-        place = {"share": 100.0 * value / total if total else 0.0, "start": start, "width": width}
-        parts.append({**said, **place, "colour": COLOURS[index % len(COLOURS)]})
-        start += width
+        share = 100.0 * value / total if total else 0.0
+        parts.append({"label": label, "meaning": meaning, "value": value, "share": share})
     return parts
 
 
@@ -334,7 +320,7 @@ def run_page(
         composition=composition,
         limit=limit,
         keyid=keyid,
-        parts=stack_terms(bound["terms"]),
+        parts=terms_of(bound["terms"]),
         facts=facts,
         estimated=[*estimated, *([STAND_IN] if certificate["distance"]["provenance"] == "estimated" else [])],
         provenance_words=PROVENANCE,

@@ -56,6 +56,7 @@ bench: $(VENV)/dev  ## timings; writes benchmarks/results
 	$(BIN)/python benchmarks/many_requests.py
 	$(BIN)/python benchmarks/deposit.py
 	$(BIN)/python benchmarks/starting.py
+	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/summary.py
 
 examples: $(VENV)/dev  ## accuracies on real data; make examples DATA=folder

@@ -142,6 +142,13 @@ def starting(result: dict[str, Any]) -> Iterator[Line]:
         yield f"`{command}` as a process, small table", times
 
 
+def tables(result: dict[str, Any]) -> Iterator[Line]:
+    for one in result["runs"]:
+        processor, wall, memory = one["ratios"].values()
+        times = f"processor {processor} times, wall {wall}, peak memory {memory}"
+        yield f"`expunge {one['command']}`, {result['rows']:,} rows of {one['file']}, over pandas and a Pipeline", times
+
+
 SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "unlearn_against_retraining": retraining,
     "kernels": kernels,
@@ -157,6 +164,7 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "deposit-cuda": deposit,
     "ridge_deposit": ridge,
     "starting": starting,
+    "tables": tables,
 }
 
 

@@ -33,5 +33,4 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model, splits.forget, parts["surrogate"], epsilon=5.0, delta=1e-2, distance="same", force=True
     )
     (folder / "published.safetensors").write_bytes(done.model.to_bytes())
-    (folder / "certificate.json").write_text(done.certificate.to_json())
     return folder

@@ -201,13 +201,3 @@ def test_a_plan_with_a_deposit(folder: Path) -> None:
     for more in ("--surrogate source.npz", "--distance same", "--match-classes", "--step newton"):
         refused(f"{line} --deposit model.deposit {more}")
     assert "Give one of the two" in run(line).stderr
-
-
-def test_an_audit_of_a_dossier_with_its_deposit(folder: Path) -> None:
-    done(f"{UNLEARN} --out result --quiet")
-    features, labels = source()
-    np.savez(folder / "retain.npz", X=np.delete(features, (1, 2, 3), axis=0), y=np.delete(labels, (1, 2, 3)))
-    line = "audit --certificate result/private/dossier.json --model model.safetensors --retain retain.npz"
-    found = done(f"{line} --forget forget.npz --deposit model.deposit --runs 400 --json --quiet")
-    assert found["certificate"]["contradicted"] is False
-    refused(f"{line} --forget forget.npz --runs 400", "Give the deposit")

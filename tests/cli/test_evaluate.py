@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,6 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     [
         ("evaluate", "no --retain, --forget, --test, --model"),
         (f"{EVALUATE} --candidate published.safetensors", "NAME="),
-        ("audit --certificate c.json", "no --model, --retain, --forget"),
         ("audit --task tight --confidence 2 --runs 400", "confidence 2.0"),
         ("audit --delta 1", "strictly between 0 and 1"),
     ],
@@ -88,11 +86,3 @@ def test_a_false_claim_has_exit_status_one(monkeypatch: pytest.MonkeyPatch) -> N
     result = run("audit --task tight --runs 400 --quiet")
     assert result.exit_code == 1
     assert "CONTRADICTED" in result.stdout
-
-
-def test_audit_of_a_certificate_in_its_own_setting() -> None:
-    line = f"audit --certificate certificate.json {PARTS} --runs 200 --json --quiet --model"
-    found = done(f"{line} model.safetensors")["certificate"]
-    issued = json.loads(Path("certificate.json").read_text())
-    assert (found["epsilon"], found["sigma"]) == (issued["epsilon"], issued["sigma"])
-    refused(f"{line} published.safetensors", "digests")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,24 +11,21 @@ from scipy.stats import norm
 
 from evaluate.reference import binomial_tail
 from expunge.bounds.calibration import delta_of, mu_for
-from expunge.errors import DataError, ModelError, OptionError
 from expunge.evaluate.audit import (
     TASKS,
     audit,
-    certificate_task,
     clopper_pearson_upper,
     lower_bound,
     make_task,
     mu_lower,
     noised_runs,
     statistics,
-    task_from_files,
     unlearned_runs,
     whiten,
 )
 from expunge.evaluate.metrics import epsilon_lower
 from expunge.mechanism import certify, judge
-from expunge.runtime.arrays import equal, to_numpy
+from expunge.runtime.arrays import to_numpy
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (9, 10), (120, 1000)])
@@ -168,11 +164,6 @@ def test_a_bound_above_the_claim_is_called_a_contradiction() -> None:
     assert replace(found, lower=replace(found.lower, epsilon=5.1)).contradicted
 
 
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(OptionError, match="--model, --forget"):
-        task_from_files(Path("c.json"), None, Path("r.npz"), None, None, None)
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
     task = make_task(name, 1.0, 1e-3)
@@ -185,42 +176,3 @@ def test_tasks_are_sound_and_their_bound_covers_the_truth(name: str) -> None:
         assert total < true * (1 + 1e-4)
     if name == "deposit":
         assert total < true * 1.45
-
-
-def test_a_certificate_can_be_audited_in_its_own_setting() -> None:
-    task = make_task("sampled", 1.0, 1e-3)
-    issued = certify(task.request, task.measured, insecure_test_seed=1).certificate
-    model, digest = task.request.subject.model, task.request.subject.sha256
-    generator = np.random.default_rng(0)  # the task's own rows
-    labels = np.arange(500) % 3
-    features = np.eye(3, 5)[labels] + 0.7 * generator.standard_normal((500, 5))
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    surrogate = (to_numpy(task.request.surrogate.features), to_numpy(task.request.surrogate.labels))
-    rows = (features[30:300], labels[30:300]), (features[:30], labels[:30])
-    again = certificate_task(issued, model, digest, *rows, surrogate)
-    assert again.request.promise.epsilon == task.request.promise.epsilon
-    assert again.request.promise.delta == task.request.promise.delta
-    assert again.request.distance == task.request.distance
-    assert equal(again.retrained, task.retrained)
-    with pytest.raises(ModelError, match="digests"):
-        certificate_task(issued, model, "0" * 64, *rows, surrogate)
-    with pytest.raises(DataError, match="source of 300"):
-        certificate_task(issued, model, digest, rows[1], rows[1], surrogate)
-    with pytest.raises(DataError, match="no surrogate"):
-        certificate_task(issued, model, digest, *rows, None)
-
-
-def test_a_certificate_of_a_deposit_can_be_audited_in_its_own_setting() -> None:
-    from expunge.unlearn import unlearn
-    from small_deposit import N_SOURCE, kept, rows, trained
-
-    before, digest = kept().deposit, trained().sha256()
-    issued = unlearn(trained(), rows(1, 2), epsilon=1.0, delta=1e-3, deposit=before)
-    stays = rows(0, *range(3, N_SOURCE))
-    task = certificate_task(issued.certificate, trained(), digest, stays, rows(1, 2), None, before)
-    assert certify(task.request, task.measured, insecure_test_seed=0).certificate.sigma == issued.certificate.sigma
-    for deposit in (None, issued.deposit):
-        with pytest.raises(DataError, match="from before"):
-            certificate_task(issued.certificate, trained(), digest, stays, rows(1, 2), None, deposit)
-    with pytest.raises(DataError, match="398"):
-        certificate_task(issued.certificate, trained(), digest, rows(3), rows(1, 2), None, before)

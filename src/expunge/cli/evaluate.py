@@ -97,23 +97,13 @@ def _print_table(table: Any, seeds: int) -> None:
 @command(quiet=True)
 def audit(
     task: tuple[str, ...] = option(
-        "With known retrained weights; all of them unless files are given.",
+        "With known retrained weights (default: all of them).",
         (),
-        section="Built-in tasks",
+        section="Tasks",
         kind=click.Choice(["tight", "sampled", "single-step", "deposit"]),
     ),
     epsilon: float = option("What the tasks' certificates claim.", 1.0),
     delta: float = option("What the tasks' certificates claim.", 1e-3),
-    certificate: Path | None = option(
-        "Audit the setting of this dossier instead.",
-        section="A certificate of yours, with the source",
-    ),
-    model: Path | None = option("With --certificate: the model from before."),
-    retain: Path | None = option("With --certificate: source rows that stay."),
-    surrogate: Path | None = option("With --certificate: the surrogate it was made with."),
-    deposit: Path | None = option("With --certificate: the deposit it was made with, from before."),
-    forget: Path | None = option("With --certificate: rows that were forgotten."),
-    label: str | None = option(LABEL),
     runs: int = option(
         "Runs of the mechanism a side; half of them choose the test, the other half count.",
         20_000,
@@ -130,17 +120,13 @@ def audit(
 
     \b
     expunge audit
-    expunge audit --certificate result/private/dossier.json --model model.safetensors
-                  --retain retain.npz --forget forget.npz --surrogate surrogate.npz
+    expunge audit --task deposit --epsilon 0.5
     """
-    from expunge.evaluate.audit import TASKS, make_task, task_from_files
+    from expunge.evaluate.audit import TASKS, make_task
     from expunge.evaluate.audit import audit as run
     from expunge.rows.output import write_folder
 
-    if certificate is not None:
-        tasks = [task_from_files(certificate, model, retain, forget, surrogate, label, deposit)]
-    else:
-        tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
+    tasks = [make_task(name, epsilon, delta) for name in task or TASKS]
     with progress() as advance:
         audits = {one.name: run(one, runs=runs, confidence=confidence, progress=advance) for one in tasks}
     content = {

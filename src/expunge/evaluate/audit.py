@@ -22,32 +22,26 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import beta
 
-from expunge.bounds import PaperConstants
 from expunge.bounds.calibration import EXACT, mu_for
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.bounds.region import Shape
-from expunge.certificate.derive import bound_named
-from expunge.certificate.dossier import Certificate
-from expunge.certificate.statement import Statement, read_document
-from expunge.deposit.file import Deposit, read_deposit
 from expunge.deposit.make import make_deposit, optimum
 from expunge.distance import Distance
 from expunge.door import ask
-from expunge.errors import DataError, FileError, ModelError, OptionError
-from expunge.evaluate.case import Labelled, Splits, make_rows, read_part
+from expunge.errors import OptionError
+from expunge.evaluate.case import Labelled, make_rows
 from expunge.evaluate.metrics import Values, epsilon_lower
 from expunge.evidence import Measurement
 from expunge.mechanism import certify, draw, judge, measure
-from expunge.model import LinearModel, checked_model, read_model
+from expunge.model import checked_model
 from expunge.noise import Noise, RandomBytes, add_noise, rounded_sum, seeded_bytes
-from expunge.request.promise import Declared, Execution, Promise
+from expunge.request.promise import Declared, Promise
 from expunge.request.request import LinearSubject, Request
 from expunge.rows.features import to_engine
 from expunge.runtime.arrays import Array, Dtype, cast, double, to_numpy
@@ -348,123 +342,11 @@ def make_task(name: str, epsilon: float, delta: float, seed: int = 0) -> AuditTa
     return TASKS[name](epsilon, delta, seed)
 
 
-def certificate_task(
-    certificate: Certificate,
-    model: LinearModel,
-    digest: str,
-    retain: Labelled,
-    forget: Labelled,
-    surrogate: Labelled | None,
-    deposit: Deposit | None = None,
-) -> AuditTask:
-    """A certificate's own setting run again, for somebody who still has the retain set.
-
-    `model` is the one from BEFORE, and so is the `deposit`, where there was one.
-    """
-    content = certificate.content
-    if digest != content["model"]["before"]["sha256"]:
-        raise ModelError(
-            "the model is not the one the certificate was made from",
-            "their digests must agree",
-            "Give the model from before.",
-        )
-    known = {key: content["distance"][key] for key in Distance.__dataclass_fields__ if key in content["distance"]}
-    distance, sizes, bound = Distance(**known), content["sizes"], content["bound"]
-    if bound_named(bound["kind"]).kept:
-        if deposit is None or deposit.numbers.forgotten + len(forget[0]) != sizes["n_forget"]:
-            raise DataError(
-                "no deposit, or not the one from before",
-                f"the certificate is about {sizes['n_forget']:,} rows that left a deposit, those to forget included",
-                "Give the deposit that the rows were removed from.",
-            )
-        if len(retain[0]) != sizes["n_retain"]:
-            raise DataError(
-                f"{len(retain[0]):,} rows to retain",
-                f"the certificate is about {sizes['n_retain']:,}",
-                "Give the rows the model was trained on without all that were forgotten.",
-            )
-        promise = Promise(certificate.epsilon, certificate.delta, force=True)
-        request = ask(model, forget, None, promise, deposit=deposit, model_sha256=digest)
-        return _task("certificate", request, retain, 0)
-    if len(retain[0]) + len(forget[0]) != sizes["n_source"]:
-        raise DataError(
-            f"{len(retain[0]):,} rows to retain and {len(forget[0]):,} to forget",
-            f"the certificate is about a source of {sizes['n_source']:,}",
-            "Give the rows the model was trained on, split in two.",
-        )
-    if distance.is_source:
-        names, splits = None, Splits(retain, forget, forget)
-        if model.record is not None:
-            names, splits = model.record.features, splits.prepared(model.record)
-        surrogate = splits.ordered(names, model.n_features).source
-    surrogate = _require_surrogate(surrogate, distance)
-    values = {name: fact["value"] for name, fact in bound["inputs"].items()}
-    constants, declared = None, Declared()
-    if not bound_named(bound["kind"]).provable:
-        alpha, beta_, lipschitz, gamma = (values[name] for name in ("alpha", "beta", "lipschitz", "gamma"))
-        constants = PaperConstants(alpha, beta_, lipschitz, gamma, int(values["lipschitz_power"]))
-    if model.record is None:  # its facts, as they were declared
-        declared = Declared(
-            n_source=int(sizes["n_source"]),
-            training_residual=values.get("training_residual", 0.0),
-            **{name: content["model"][name] for name in ("l2", "loss", "max_norm")},
-        )
-    promise = Promise(
-        certificate.epsilon,
-        certificate.delta,
-        distance,
-        step=content["step"]["kind"],
-        bound=bound["kind"],
-        constants=constants,
-        sizes=bound.get("convention", "source"),
-        force=True,
-        noise=EXACT if content["noise"].get("choice", EXACT) == EXACT else certificate.sigma,
-    )
-    execution = Execution(content["data"]["surrogate_dtype"])
-    request = ask(model, forget, surrogate, promise, declared=declared, execution=execution)
-    return _task("certificate", request, retain, 0)
-
-
-def _require_surrogate(surrogate: Labelled | None, distance: Distance) -> Labelled:
-    if surrogate is None:
-        known = f"the certificate's distance is {distance}"
-        raise DataError("no surrogate", known, "Give the surrogate it was made with.")
-    return surrogate
-
-
 def _clusters(generator: np.random.Generator, rows: int, width: int, classes: int) -> Labelled:
     """Noisy clusters on the unit sphere, one a class."""
     labels = np.arange(rows) % classes
     features = np.eye(classes, width)[labels] + 0.7 * generator.standard_normal((rows, width))
     return features / np.linalg.norm(features, axis=1, keepdims=True), labels
-
-
-def task_from_files(
-    certificate_file: Path,
-    model_file: Path | None,
-    retain: Path | None,
-    forget: Path | None,
-    surrogate: Path | None,
-    label: str | None,
-    deposit: Path | None = None,
-) -> AuditTask:
-    """The setting of a certificate, from files; of a statement nobody can tell."""
-    given = {"--model": model_file, "--retain": retain, "--forget": forget}
-    missing = ", ".join(name for name, path in given.items() if path is None)
-    if model_file is None or retain is None or forget is None:
-        raise OptionError(f"no {missing}", f"auditing a certificate's setting needs {', '.join(given)}", "Give them.")
-    model, digest = read_model(model_file)
-    stay, leave = (read_part(path, label, model) for path in (retain, forget))
-    document = read_document(certificate_file)
-    if isinstance(document, Statement):
-        raise FileError(
-            f"{certificate_file} is a statement",
-            "its setting is in the dossier, which tells who left",
-            "Give private/dossier.json, which was written with it.",
-        )
-    stand_in = None if surrogate is None else read_part(surrogate, label, model)
-    earlier = None if deposit is None else read_deposit(deposit)
-    return certificate_task(document, model, digest, stay, leave, stand_in, earlier)
 
 
 def _task(name: str, request: Request, retain: Labelled, seed: int) -> AuditTask:

@@ -161,8 +161,7 @@ def make_case(
         raise ModelError(
             "a model with a free bias, a fixed C or class weights",
             "methods are compared on one objective, with one l2 on every weight and rows that count alike",
-            "Compare one of expunge train without --free-bias; of this one, expunge score says what is left, and "
-            "expunge audit --certificate holds a dossier against retraining.",
+            "Compare one of expunge train without --free-bias; of this one, expunge score says what is left.",
         )
     splits = splits.prepared(record).ordered(record.features, trained.n_features)
     parts: dict[str, Labelled] = {"train": splits.source, **splits.named()}

@@ -128,7 +128,7 @@ def test_powers_of_two_and_four_are_the_next_ones_and_nothing_that_is_unknown_ha
         assert power_of_four(math.nextafter(exact, math.inf)) == 4.0 ** (exponent // 2 + 1)
         assert is_power_of_four(exact) == (exponent % 2 == 0)
         assert not is_power_of_four(math.nextafter(exact, math.inf))
-    for unknown in (math.inf, math.nan, 1.7e308):
+    for unknown in (math.inf, math.nan, 1.7e308, math.nextafter(2.0**1022, math.inf)):  # 4**512 is no double
         assert power_of_two(unknown) == power_of_four(unknown) == math.inf
     assert power_of_two(0.0) == 0.0, "what is charged for nothing"
     for none in (0.0, -1.0, -4.0, math.inf, math.nan):

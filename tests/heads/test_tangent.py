@@ -188,6 +188,19 @@ def deep(kind: str) -> tuple[nn.Module, Tensor]:
     return made.eval(), inputs
 
 
+def test_rounding_by_hand() -> None:
+    objective = Tangent(network(), l2=0.5, max_norm=2.0)
+    inputs, labels = examples(7)
+    v = torch.randn(objective.n_parameters, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    offsets, jacobian = dense(network().double().eval(), objective.names, inputs, 2.0)
+    targets = nn.functional.one_hot(labels, 3).double() * 2 - 1
+    longest = float((offsets + jacobian @ v - targets).norm(dim=1).max())
+    length = float(v.norm())
+    lost = 2.0 * (7 + NETWORK_ROUNDOFFS) * (longest + 2.0 * length) + 4 * 0.5 * length
+    found = objective.rounding(v, objective.rows(inputs, labels))
+    assert found == pytest.approx(2.0**-53 * lost, rel=1e-12, abs=0.0)
+
+
 @pytest.mark.parametrize("kind", ["linear", "convolutions"])
 def test_a_pass_through_a_network_loses_far_less_than_is_charged(kind: str) -> None:
     """The same products in float32, where the error can be seen, in units of that type's own roundoff.

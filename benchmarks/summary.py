@@ -149,6 +149,13 @@ def tables(result: dict[str, Any]) -> Iterator[Line]:
         yield f"`expunge {one['command']}`, {result['rows']:,} rows of {one['file']}, over pandas and a Pipeline", times
 
 
+def sparse(result: dict[str, Any]) -> Iterator[Line]:
+    for one in result["cases"]:
+        for name, step in one["steps"].items():
+            what = f"sparse rows, {one['rows']:,} x {one['features']:,}: {name}"
+            yield what, f"{step['processor_seconds']:.2f} processor s, {step['peak_megabytes']:,.0f} MB until then"
+
+
 SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "unlearn_against_retraining": retraining,
     "kernels": kernels,
@@ -165,6 +172,7 @@ SOURCES: dict[str, Callable[[dict[str, Any]], Iterator[Line]]] = {
     "ridge_deposit": ridge,
     "starting": starting,
     "tables": tables,
+    "sparse": sparse,
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expunge.rows.arrays import EncoderInputs
+from expunge.networks.encoders import EncoderInputs
 
 RANDOM = np.random.default_rng(3)
 

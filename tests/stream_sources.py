@@ -59,13 +59,6 @@ def parquet(folder: Path) -> Stream:
     return opened(folder, columns=[f"x{i}" for i in range(WIDTH)])
 
 
-def parquet_of_lists(folder: Path) -> Stream:
-    values = pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), WIDTH)
-    table = pa.table({"id": np.arange(ROWS), "embedding": values, "class": Y})
-    pa.parquet.write_table(table, folder / "a.parquet", row_group_size=64)
-    return opened(folder / "a.parquet", label="class", columns=["embedding"])
-
-
 def iterator(folder: Path) -> Stream:
     return stream(lambda: ((X[start : start + 130], Y[start : start + 130]) for start in range(0, ROWS, 130)))
 
@@ -76,9 +69,7 @@ def opened(path: Path, **options: Any) -> Stream:
     return found
 
 
-FILES: tuple[Callable[[Path], Stream], ...] = (
-    npy, npy_folder, one_safetensors, safetensors, parquet, parquet_of_lists,
-)  # fmt: skip
+FILES: tuple[Callable[[Path], Stream], ...] = (npy, npy_folder, one_safetensors, safetensors, parquet)
 SOURCES = (*FILES, iterator)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from experiments.datasets.catalogue import CATALOGUE, FILE_DIGESTS, OWN_FEATURES, Entry, Form
 from expunge.errors import FileError, OptionError
-from expunge.rows.arrays import Array, read_examples
+from expunge.networks.encoders import read_examples
+from expunge.rows.arrays import Array
 from expunge.runtime.files import readable
 
 SCALE = 1000.0  # fractions count to the third decimal: formats of the same data differ in the last bits

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from expunge.errors import FileError
-from expunge.rows.arrays import DAMAGE, Array, EncoderInputs, damage_error
+from expunge.networks.encoders import EncoderInputs
+from expunge.rows.arrays import DAMAGE, Array, damage_error
 from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, require_fits, require_room
 

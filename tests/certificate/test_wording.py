@@ -20,6 +20,7 @@ from expunge.door import ask
 from expunge.errors import DataError, FileError, ModelError, OptionError
 from expunge.evidence import build_claim
 from expunge.mechanism import measure
+from expunge.networks.encoders import feature_bytes
 from expunge.record import (
     LEARNT_COARSE,
     LEARNT_ELSEWHERE,
@@ -30,7 +31,6 @@ from expunge.record import (
 from expunge.report.page import decision
 from expunge.request.promise import Promise
 from expunge.rows import EncodedRows, read_data
-from expunge.rows.arrays import feature_bytes
 from small_deposit import rows as small_rows
 from small_deposit import source as small_source
 from small_deposit import trained

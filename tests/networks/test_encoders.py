@@ -18,8 +18,7 @@ from encoders import Net, Trunk, examples, net, wanted
 from expunge import DataError, FileError, ModelError, OptionError, read_data, read_model
 from expunge.cli import main
 from expunge.networks import split_head, with_head
-from expunge.networks.encoders import Normalisation, embed, load_encoder, module_encoder
-from expunge.rows.arrays import EncoderInputs
+from expunge.networks.encoders import EncoderInputs, Normalisation, embed, load_encoder, module_encoder
 from expunge.runtime.arrays import double, put, to_numpy
 
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from expunge import DataError, ModelError, train, unlearn
 from expunge.certificate.wording import ENCODERS
 from expunge.networks import split_head, with_head
-from expunge.networks.encoders import Normalisation, embed, load_encoder
-from expunge.rows.arrays import EncoderInputs
+from expunge.networks.encoders import EncoderInputs, Normalisation, embed, load_encoder
 from expunge.runtime.arrays import double, put, to_numpy
 from notebooks import FOLDER, run
 

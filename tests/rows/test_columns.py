@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 import expunge
@@ -20,7 +18,6 @@ from expunge.evaluate.case import Splits, make_case
 from expunge.evaluate.plan import plan
 from expunge.model import LinearModel
 from expunge.rows import names_of, open_data, order_columns, read_data
-from expunge.rows.streams import Share
 from expunge.runtime.arrays import equal, to_numpy
 from expunge.train import train
 
@@ -281,14 +278,3 @@ def test_an_npz_may_name_its_columns(tmp_path: Path) -> None:
         np.savez(file, X=SMALL[0], y=SMALL[1], feature_names=names)
         with pytest.raises(FileError):
             read_data(file)
-
-
-def test_lists_in_parquet_have_a_name_a_place(tmp_path: Path) -> None:
-    table = pa.table({"pair": [[1.0, 2.0], [3.0, 4.0]], "one": [5.0, 6.0], "y": [0, 1]})
-    pa.parquet.write_table(table, tmp_path / "rows.parquet")
-    names = ("pair[0]", "pair[1]", "one")
-    read, streamed = read_data(tmp_path / "rows.parquet").rows, open_data(tmp_path / "rows.parquet", stream=True)
-    assert names_of(read) == names_of(streamed) == names
-    turned = order_columns(streamed, ("one", "pair[1]", "pair[0]"), 3, "it")
-    (chunk,) = turned.chunks(Share())
-    assert chunk[0].tolist() == [[5.0, 2.0, 1.0], [6.0, 4.0, 3.0]]

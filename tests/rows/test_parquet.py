@@ -32,8 +32,7 @@ def words(word: bytes, rows: int) -> bytes:
 
 BOMBS: dict[str, tuple[bytes, str]] = {
     "rows": (two(constant("a", 100 * MILLION), 100 * MILLION), "in a file of"),
-    "a list": (two(one_list("a", [150 * MILLION]), 1), "bytes in memory|features"),
-    "one list of many": (two(one_list("a", [150 * MILLION, *[1] * 999]), 1000), "bytes in memory"),
+    "a list": (two(one_list("a", [150 * MILLION]), 1), "holds list.*features must be numbers"),
     "a word": (words(b"x" * MILLION, 2000), "1,000,000 characters"),
     "a short word": (words(b"x" * 999, 5 * MILLION), "in a file|label"),
     "a feature of words": (two(one_word("a", b"x" * MILLION, 2000), 2000), "numbers"),
@@ -80,10 +79,10 @@ def test_what_would_be_gigabytes_is_refused_before_it_is_taken(name: str, stream
 def test_honest_files_of_every_kind_are_read(options: dict[str, Any], tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "good.parquet"
     plain = {"a": rng.normal(size=3000), "b": rng.integers(0, 9, 3000), "c.d": np.zeros(3000)}
-    wide, labels = rng.normal(size=(3000, 6)), np.array(["cat", "dog", "owl"])[rng.integers(0, 3, 3000)]
-    pq.write_table(pa.table({**plain, "e": wide.tolist(), "y": labels}), path, **options)
+    labels = np.array(["cat", "dog", "owl"])[rng.integers(0, 3, 3000)]
+    pq.write_table(pa.table({**plain, "y": labels}), path, **options)
     whole = read_data(path)
-    np.testing.assert_array_equal(whole.features, np.column_stack([*plain.values(), wide]))
+    np.testing.assert_array_equal(whole.features, np.column_stack(list(plain.values())))
     assert whole.labels.tolist() == labels.tolist()
     stream = open_data(path, stream=True)
     assert isinstance(stream, Stream)

@@ -221,7 +221,9 @@ def test_anything_but_numbers_is_prepared_even_then(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="empty cells"):
         read_source(tmp_path / "c.csv", "pays", prepare="none")
     pq.write_table(pa.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}), tmp_path / "t.parquet")
-    assert read_source(tmp_path / "t.parquet", bounded=True).rows.features.shape == (2, 2), "lists are features already"
+    for prepare, message in (("none", "holds list"), ("auto", "neither numbers nor words")):
+        with pytest.raises(DataError, match=message):
+            read_source(tmp_path / "t.parquet", prepare=prepare)
 
 
 def test_it_is_learnt_from_another_file_where_one_is_given(tmp_path: Path) -> None:

@@ -69,20 +69,6 @@ def test_an_iterator_in_the_place_of_a_function_is_refused() -> None:
         stream(iter([(X, Y)]))  # type: ignore[arg-type]
 
 
-def test_lists_that_are_as_long_only_together_are_refused(tmp_path: Path) -> None:
-    for name, split in (("a", 3), ("b", 4)):
-        parts = {"left": X[:20, :split].tolist(), "right": X[:20, split:].tolist(), "y": Y[:20]}
-        pa.parquet.write_table(pa.table(parts), tmp_path / f"{name}.parquet")
-    with pytest.raises(DataError, match="columns left, right have lists of different lengths"):
-        opened(tmp_path)
-
-
-def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
-    pa.parquet.write_table(pa.table({"x": [[1.0, 2.0], [3.0]], "y": [0, 1]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="lists of 2 lengths"):
-        load(opened(tmp_path))
-
-
 @pytest.mark.parametrize("memory", [PLENTY, NOTHING], ids=["kept", "not kept"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

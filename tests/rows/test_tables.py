@@ -305,7 +305,7 @@ def test_parquet_keeps_its_types_and_what_has_none_of_ours_is_left_unread(tmp_pa
     assert found.typed
     assert np.array_equal(found.numbers("a"), [1.5, np.nan], equal_nan=True)
     assert found.words("job").listed() == ["1", "2"]
-    assert found.arrow["blob"].type == found.arrow["list"].type == pa.null()
+    assert found.arrow["blob"].null_count == found.arrow["list"].null_count == 2
     with pytest.raises(FileError, match="names its columns itself"):
         read_table(tmp_path / "t.parquet", header=False)
     (tmp_path / "t.pq").write_bytes((tmp_path / "t.parquet").read_bytes()[:-20])

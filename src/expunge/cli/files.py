@@ -80,8 +80,7 @@ def read_rows(path: Path, label: str | None, model: Any) -> Any:
 
 def read_prepared(path: Path) -> tuple[Any, Any]:
     """Examples before a network, as it takes them, and their labels."""
-    from expunge.networks.encoders import Normalisation
-    from expunge.rows.arrays import read_examples
+    from expunge.networks.encoders import Normalisation, read_examples
 
     examples = read_examples(path)
     return Normalisation().apply(examples.inputs), examples.labels

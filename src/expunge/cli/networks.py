@@ -64,9 +64,8 @@ def embed(
     expunge embed --data images.npz --encoder encoder.onnx --out features.npz
     expunge embed --data photos/ --encoder mypackage.models:resnet --weights resnet.safetensors --head fc --out f.npz
     """
-    from expunge.networks.encoders import Normalisation, channel_numbers, load_encoder
+    from expunge.networks.encoders import Normalisation, channel_numbers, feature_bytes, load_encoder, read_examples
     from expunge.networks.encoders import embed as run
-    from expunge.rows.arrays import feature_bytes, read_examples
     from expunge.rows.output import write_file
 
     preparation = Normalisation(channel_numbers(mean), channel_numbers(std))

@@ -1,13 +1,16 @@
-"""Encoders in front of a linear head: a classifier taken apart and put together, and encoders as people keep them."""
+"""Encoders of examples, in front of a linear head: a classifier taken apart and put together, encoders as people keep
+them, and the files of examples and of features."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import importlib
+import io
 import json
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,18 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import save
 from torch import Tensor, nn
 
-from expunge.errors import DataError, ExpungeError, ModelError, OptionError, said_by
+from expunge.errors import DataError, ExpungeError, FileError, ModelError, OptionError, said_by
 from expunge.heads.network import require_running_statistics
 from expunge.model import LinearModel, checked_model, one_row_a_class
-from expunge.rows.arrays import EncoderInputs
+from expunge.record import TRAINED_ON_SOURCE
+from expunge.rows.arrays import DAMAGE, ENCODER, ENCODER_TRAINED, Array, damage_error, read_npz
 from expunge.rows.features import as_features
 from expunge.runtime.files import readable
-from expunge.runtime.memory import file_bytes, out_of_memory
+from expunge.runtime.memory import file_bytes, out_of_memory, require_room
 from expunge.runtime.progress import Progress, silent
 from expunge.runtime.safetensors import read_safetensors
-from expunge.runtime.values import LARGEST
+from expunge.runtime.values import LARGEST, choice
 
 # A torch classifier taken apart into a frozen encoder and its linear head, and put together again -------------------
 
@@ -539,3 +544,143 @@ def _encode(encoder: Encoder, preparation: Normalisation, inputs: Sequence[Any] 
         )
     encoded = encoded.detach().cpu()
     return encoded if encoded.dtype == torch.float64 else encoded.float()
+
+
+FEATURE_FILES = (".npz", ".safetensors")
+
+
+def feature_bytes(path: Path, features: Array, labels: Array, encoder: str, trained: str = "unknown") -> bytes:
+    """The content of a feature file, by the ending of its name; `trained`: whether the encoder was, on the source."""
+    if path.suffix.lower() not in FEATURE_FILES:
+        raise FileError(
+            f"{path}: unknown file type {path.suffix!r}",
+            f"feature files end in {' or '.join(FEATURE_FILES)}",
+            "Name it for example features.npz.",
+        )
+    extra = {ENCODER: encoder, ENCODER_TRAINED: choice(trained, TRAINED_ON_SOURCE, "trained on source")}
+    if path.suffix.lower() == ".npz":
+        stream = io.BytesIO()
+        texts = {name: np.array(text) for name, text in extra.items()}
+        np.savez(stream, allow_pickle=False, X=features, y=labels, **texts)
+        return stream.getvalue()
+    if labels.dtype.kind not in "iub":
+        raise DataError(
+            f"labels of dtype {labels.dtype}", "a .safetensors file holds whole numbers", "Write an .npz file."
+        )
+    return save({"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)}, metadata=extra)
+
+
+# Examples before any encoder: arrays of any shape in an .npz file, and pictures in folders ----------------------------
+#     .npz        arrays X (rows first, any shape) and y
+#     a folder    class/name.png, one folder a class; the class is the folder's name
+#
+# Pictures come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its
+# declared size has been checked.
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+
+@dataclass(frozen=True)
+class EncoderInputs:
+    """Inputs of an encoder, rows first, and their labels."""
+
+    inputs: Array
+    labels: Array
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 2 or len(self.inputs) == 0 or self.inputs.dtype.kind not in "fiub":
+            raise DataError(
+                f"{self.name}: inputs of shape {self.inputs.shape} and dtype {self.inputs.dtype}",
+                "one or more examples made of numbers are needed, rows first",
+                "Check how the file was written; convert to uint8 or float32.",
+            )
+        if self.labels.shape != (len(self.inputs),):
+            raise DataError(
+                f"{self.name}: labels of shape {self.labels.shape} for {len(self.inputs):,} examples",
+                "one label an example is needed",
+                "Check that X and y belong together.",
+            )
+
+
+def read_examples(path: str | Path, *, size: int | None = None) -> EncoderInputs:
+    """Read inputs and labels; with a `size` pictures in folders become squares."""
+    location = Path(path)
+    if location.is_dir():
+        return _read_folder(location, size)
+    if size is not None:
+        raise DataError(f"size {size} for {path}", "only folders of pictures are resized", "Leave the size out.")
+    if readable(location).suffix.lower() != ".npz":
+        raise FileError(
+            f"{path}: unknown file type {location.suffix!r}",
+            "a .npz file or a folder of pictures is needed",
+            "Save the examples with numpy.savez(path, X=images, y=labels).",
+        )
+    try:
+        arrays = read_npz(location, ("X", "y"))
+    except DAMAGE as error:
+        raise damage_error(location, error) from error
+    return EncoderInputs(arrays["X"], arrays["y"], str(location))
+
+
+def _read_folder(folder: Path, size: int | None) -> EncoderInputs:
+    files = sorted(
+        entry
+        for entry in folder.glob("*/*")
+        if entry.suffix.lower() in PICTURES and entry.is_file() and not entry.name.startswith(".")
+    )
+    if not files:
+        raise DataError(
+            f"{folder} holds no pictures",
+            f"folders named after classes with {', '.join(PICTURES)} files are needed",
+            "Arrange them as class/name.png.",
+        )
+    first = read_picture(files[0], size)
+    require_room(first.nbytes * len(files), folder, f"{len(files):,} pictures")
+    inputs = np.empty((len(files), *first.shape), dtype=np.uint8)
+    for index, file in enumerate(files):
+        picture = read_picture(file, size)
+        if picture.shape != first.shape:
+            raise DataError(
+                f"{file} has shape {picture.shape}",
+                f"{files[0].name} has {first.shape}, and all must be alike",
+                "Resize and convert the pictures the way the encoder was trained.",
+            )
+        inputs[index] = picture
+    return EncoderInputs(inputs, np.array([file.parent.name for file in files]), str(folder))
+
+
+def read_picture(path: Path, size: int | None = None) -> Array:
+    """One picture as channels x height x width: one channel if it is grey, else three.
+
+    With a size: always three, the shorter side scaled to it, and the middle square cut out.
+    """
+    from PIL import Image
+
+    readable(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of Pillow's size limit it is only a warning at first
+        try:
+            with Image.open(path) as image:
+                require_room(3 * 4 * image.width * image.height, path, "the picture")
+                grey = size is None and image.mode in ("1", "L", "LA")
+                converted = image.convert("L" if grey else "RGB")
+                values = np.asarray(converted if size is None else _square(converted, size))
+        except (*DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning, Warning) as error:
+            raise FileError(
+                f"{path} is not a whole picture ({type(error).__name__}: {error})",
+                "a complete one of ordinary size is needed",
+                "Write it again as .png.",
+            ) from error
+    return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _square(image: Any, size: int) -> Any:
+    """The shorter side scaled to `size` (bilinear), the middle square."""
+    from PIL import Image
+
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    scaled = image.resize((width, height), Image.Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))

@@ -1,15 +1,13 @@
-"""Arrays in files, .npz, .npy and .safetensors: read whole, read a few rows at a time, and written with their encoder.
+"""Arrays in files, .npz, .npy and .safetensors: read whole, or a few rows at a time.
 
 Nothing here unpickles, and nothing is allocated before the size a file declares has been checked against what it
 holds and against a limit."""
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 import tokenize
-import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from expunge.errors import DataError, ExpungeError, FileError
 from expunge.record import TRAINED_ON_SOURCE
@@ -27,7 +24,6 @@ from expunge.runtime.files import readable
 from expunge.runtime.memory import file_bytes, out_of_memory, require_fits, require_room
 from expunge.runtime.safetensors import BFLOAT16, HEADER_LIMIT, raw_type, read_safetensors, safetensors_layout
 from expunge.runtime.strict_json import is_digest
-from expunge.runtime.values import choice
 
 Array = NDArray[Any]
 
@@ -40,7 +36,6 @@ DAMAGE = (
 # arrays of an npz, metadata of a safetensors file: the digest of what made the features, and whether that was trained
 # on rows of the source; an npz may also name its columns
 ENCODER, ENCODER_TRAINED, NAMES = "encoder", "encoder_trained_on_source", "feature_names"
-FEATURE_FILES = (".npz", ".safetensors")
 SPARSE = ("data", "indices", "indptr", "shape", "format")  # arrays of a sparse matrix, as scipy saves it
 Origin = tuple[str | None, str | None]  # digest of the encoder, and whether it was trained on the source
 Layout = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # shape, whether in Fortran's order, type, bytes of header
@@ -319,148 +314,3 @@ def locate_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, st
         name: StoredArray(path, 8 + length + start, shape, kind) for name, (start, shape, kind) in entries.items()
     }
     return arrays, metadata
-
-
-# Written: what an encoder made of examples ---------------------------------------------------------------------------
-
-
-def require_feature_file(path: Path) -> None:
-    """Refuse a name no feature file can have, before any work is done."""
-    if path.suffix.lower() not in FEATURE_FILES:
-        raise FileError(
-            f"{path}: unknown file type {path.suffix!r}",
-            f"feature files end in {' or '.join(FEATURE_FILES)}",
-            "Name it for example features.npz.",
-        )
-
-
-def feature_bytes(path: Path, features: Array, labels: Array, encoder: str, trained: str = "unknown") -> bytes:
-    """The content of a feature file, by the ending of its name; `trained`: whether the encoder was, on the source."""
-    require_feature_file(path)
-    extra = {ENCODER: encoder, ENCODER_TRAINED: choice(trained, TRAINED_ON_SOURCE, "trained on source")}
-    if path.suffix.lower() == ".npz":
-        stream = io.BytesIO()
-        texts = {name: np.array(text) for name, text in extra.items()}
-        np.savez(stream, allow_pickle=False, X=features, y=labels, **texts)
-        return stream.getvalue()
-    if labels.dtype.kind not in "iub":
-        raise DataError(
-            f"labels of dtype {labels.dtype}", "a .safetensors file holds whole numbers", "Write an .npz file."
-        )
-    return save({"X": np.ascontiguousarray(features), "y": np.ascontiguousarray(labels)}, metadata=extra)
-
-
-# Examples before any encoder: arrays of any shape in an .npz file, and pictures in folders ----------------------------
-#     .npz        arrays X (rows first, any shape) and y
-#     a folder    class/name.png, one folder a class; the class is the folder's name
-#
-# Pictures come out as uint8, channels first (rows x channels x height x width). Nothing is allocated before its
-# declared size has been checked.
-
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-
-
-@dataclass(frozen=True)
-class EncoderInputs:
-    """Inputs of an encoder, rows first, and their labels."""
-
-    inputs: Array
-    labels: Array
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.inputs.ndim < 2 or len(self.inputs) == 0 or self.inputs.dtype.kind not in "fiub":
-            raise DataError(
-                f"{self.name}: inputs of shape {self.inputs.shape} and dtype {self.inputs.dtype}",
-                "one or more examples made of numbers are needed, rows first",
-                "Check how the file was written; convert to uint8 or float32.",
-            )
-        if self.labels.shape != (len(self.inputs),):
-            raise DataError(
-                f"{self.name}: labels of shape {self.labels.shape} for {len(self.inputs):,} examples",
-                "one label an example is needed",
-                "Check that X and y belong together.",
-            )
-
-
-def read_examples(path: str | Path, *, size: int | None = None) -> EncoderInputs:
-    """Read inputs and labels; with a `size` pictures in folders become squares."""
-    location = Path(path)
-    if location.is_dir():
-        return _read_folder(location, size)
-    if size is not None:
-        raise DataError(f"size {size} for {path}", "only folders of pictures are resized", "Leave the size out.")
-    if readable(location).suffix.lower() != ".npz":
-        raise FileError(
-            f"{path}: unknown file type {location.suffix!r}",
-            "a .npz file or a folder of pictures is needed",
-            "Save the examples with numpy.savez(path, X=images, y=labels).",
-        )
-    try:
-        arrays = read_npz(location, ("X", "y"))
-    except DAMAGE as error:
-        raise damage_error(location, error) from error
-    return EncoderInputs(arrays["X"], arrays["y"], str(location))
-
-
-def _read_folder(folder: Path, size: int | None) -> EncoderInputs:
-    files = sorted(
-        entry
-        for entry in folder.glob("*/*")
-        if entry.suffix.lower() in PICTURES and entry.is_file() and not entry.name.startswith(".")
-    )
-    if not files:
-        raise DataError(
-            f"{folder} holds no pictures",
-            f"folders named after classes with {', '.join(PICTURES)} files are needed",
-            "Arrange them as class/name.png.",
-        )
-    first = read_picture(files[0], size)
-    require_room(first.nbytes * len(files), folder, f"{len(files):,} pictures")
-    inputs = np.empty((len(files), *first.shape), dtype=np.uint8)
-    for index, file in enumerate(files):
-        picture = read_picture(file, size)
-        if picture.shape != first.shape:
-            raise DataError(
-                f"{file} has shape {picture.shape}",
-                f"{files[0].name} has {first.shape}, and all must be alike",
-                "Resize and convert the pictures the way the encoder was trained.",
-            )
-        inputs[index] = picture
-    return EncoderInputs(inputs, np.array([file.parent.name for file in files]), str(folder))
-
-
-def read_picture(path: Path, size: int | None = None) -> Array:
-    """One picture as channels x height x width: one channel if it is grey, else three.
-
-    With a size: always three, the shorter side scaled to it, and the middle square cut out.
-    """
-    from PIL import Image
-
-    readable(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of Pillow's size limit it is only a warning at first
-        try:
-            with Image.open(path) as image:
-                require_room(3 * 4 * image.width * image.height, path, "the picture")
-                grey = size is None and image.mode in ("1", "L", "LA")
-                converted = image.convert("L" if grey else "RGB")
-                values = np.asarray(converted if size is None else _square(converted, size))
-        except (*DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning, Warning) as error:
-            raise FileError(
-                f"{path} is not a whole picture ({type(error).__name__}: {error})",
-                "a complete one of ordinary size is needed",
-                "Write it again as .png.",
-            ) from error
-    return values[None] if grey else np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-def _square(image: Any, size: int) -> Any:
-    """The shorter side scaled to `size` (bilinear), the middle square."""
-    from PIL import Image
-
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    scaled = image.resize((width, height), Image.Resampling.BILINEAR)
-    return scaled.crop((left, top, left + size, top + size))

@@ -335,15 +335,14 @@ def read_source(
     if_needed = prepare == "auto" and bounded and prepare_from is None
     if is_table(path) and prepare != "none":
         file = open_table(path, header=header, names=names)
-        if not (if_needed and file.has_lists):
-            target, _ = choose_columns(path, file.names, label, columns)
-            table = file.read(words=[target])
-            if not (if_needed and is_all_numbers(table, label, columns)):
-                elsewhere = None if prepare_from is None else open_table(prepare_from).read(words=[target])
-                source = _prepare_source(table, label, columns, elsewhere, preparation, rare)
-                del table, elsewhere
-                pa.default_memory_pool().release_unused()  # what is trained on needs it
-                return source
+        target, _ = choose_columns(path, file.names, label, columns)
+        table = file.read(words=[target])
+        if not (if_needed and is_all_numbers(table, label, columns)):
+            elsewhere = None if prepare_from is None else open_table(prepare_from).read(words=[target])
+            source = _prepare_source(table, label, columns, elsewhere, preparation, rare)
+            del table, elsewhere
+            pa.default_memory_pool().release_unused()  # what is trained on needs it
+            return source
     return Source(read_data(path, label, columns=columns, header=header, names=names))
 
 

@@ -44,8 +44,8 @@ from expunge.rows.tables import (
     Words,
     as_numbers,
     choose_columns,
-    is_list,
     is_number,
+    is_plain,
     is_text,
     require_columns,
     show_columns,
@@ -414,7 +414,7 @@ class _Kinds:
             reason = "dates"
         elif table.typed and pa.types.is_null(kind):
             reason = "no values" if self.coarse is None else ALMOST_SAME
-        elif table.typed and is_list(kind):
+        elif table.typed and not is_plain(kind):
             reason = "values that are neither numbers nor words"
         elif table.typed and (is_text(kind) or pa.types.is_dictionary(kind)):
             reason = self._decide_words(name, table.words(name), asked)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from expunge.errors import DataError, FileError
 from expunge.heads import Block, RowSet
 from expunge.heads.rows import Lengths, Scaling, block_rows, device_room
-from expunge.record import MOST_NAMES, Label
+from expunge.record import Label
 from expunge.rows.arrays import StoredArray
 from expunge.rows.features import (
     as_labels,
@@ -39,8 +39,6 @@ from expunge.rows.features import (
 from expunge.rows.tables import (
     Table,
     choose_columns,
-    is_list,
-    name_features,
     open_parquet,
     parquet_batches,
     require_types,
@@ -228,17 +226,10 @@ def stream_parquet(name: str, files: Sequence[Path], label: str | None, columns:
     n_rows = sum(rows for *_, rows in groups)
     if n_rows == 0:
         raise DataError(f"{name} has no rows", "at least one is needed", "Check how the files were written.")
-    lists = [column for column in chosen if is_list(schema.field(column).type)]
-    lengths = _list_lengths(name, lists, [metadata.row_group(index) for _, metadata, index, rows in groups if rows])
-    n_features = len(chosen) + sum(length - 1 for length in lengths.values())
-    if n_features > MOST_NAMES:
-        raise FileError(
-            f"{name} has {n_features:,} features", f"at most {MOST_NAMES:,} are read", "Save the rows as .npy."
-        )
 
     def read(share: Share) -> Iterator[Chunk]:
         before, wanted = 0, share.of(n_rows)
-        size = max(64, READ_BYTES // (8 * max(1, n_features)))
+        size = max(64, READ_BYTES // (8 * len(chosen)))
         for path, metadata, index, rows in groups:
             if before in wanted and rows:  # a row group is read by the process whose share it begins in
                 for batch in parquet_batches(path, metadata, schema, [*chosen, target], [index], size):
@@ -246,26 +237,7 @@ def stream_parquet(name: str, files: Sequence[Path], label: str | None, columns:
                     yield table.features(chosen), table.labels(target)
             before += rows
 
-    names = name_features(chosen, lengths)
-    return Stream(name, read, n_rows, n_features, feature_names=names, unprepared=True, files=tuple(files))
-
-
-def _list_lengths(name: str, lists: Sequence[str], groups: Sequence[Any]) -> dict[str, int]:
-    """How many numbers a row has in each column of lists: the same in every row group."""
-    found = set()
-    for group in groups if lists else ():
-        leaves = [group.column(place) for place in range(group.num_columns)]
-        counts = (
-            sum(leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(f"{column}.")) for column in lists
-        )
-        found.add(tuple(count / group.num_rows for count in counts))
-    if len(found) > 1:
-        raise DataError(
-            f"{name}: columns {', '.join(lists)} have lists of different lengths in different files or row groups",
-            "all rows need as many features",
-            "Pad or drop them as was done for training.",
-        )
-    return dict(zip(lists, map(int, found.pop()), strict=True)) if found else {}
+    return Stream(name, read, n_rows, len(chosen), feature_names=chosen, unprepared=True, files=tuple(files))
 
 
 def stream(

@@ -34,13 +34,13 @@ SEPARATORS = ("\t", ";", "|", ",")  # a comma may stand in a number or a sentenc
 SAMPLE, LINES = 1 << 16, 50  # bytes and lines that are looked at for what stands between cells
 LONGEST_LINE = 1 << 24  # bytes of a CSV file
 CSV_BYTES = 1 << 22  # of it that are read at a time; a line that is longer needs more
+NOT_READ = pa.list_(pa.null())  # the type of a column that holds neither numbers nor words
 ATTEMPTS = 3  # to read a CSV file with columns of numbers read as such, before all are read as text
 CODED = pa.dictionary(pa.int32(), pa.string())  # a column of text: a number for each cell, and what it stands for
 NO_NUMBER_THERE = re.compile(r"In CSV column #(\d+): (Row #\d+: )?CSV conversion error to double")
 LONG_LINE = "straddling object"  # Arrow's word for a line longer than what is read at a time
 BATCH_ROWS = 1 << 16  # of a Parquet file that are read at a time
 CELL_BYTES = 24  # that are made of a cell that was read: its text or Arrow's number, ours in float64, a copy
-NESTED_BYTES = 24  # of a number in a list, with its levels and offsets
 COLUMN_BYTES = 10_000  # that Arrow takes for a column, whatever is in it; 8,300 were measured
 FOOTER_FACTOR = 60  # bytes in memory for a byte of a Parquet file's footer; 30 were measured with 200,000 columns
 MOST_OFTEN, SMALL = 10_000, 1 << 26  # bytes in memory for a byte of the file, beyond 64 MB: tables of zeros have 1,000
@@ -107,37 +107,23 @@ class Table:
         return len(filled) > 0 and bool(pc.all(pc.match_substring_regex(filled, DATES)).as_py())
 
     def features(self, columns: Sequence[str]) -> Array:
-        """These columns as rows x features; a column of lists, all of one length, gives as many features as that.
-
-        Refuses empty cells and anything but numbers.
-        """
-        blocks = [self._feature_block(name) for name in columns]
-        return blocks[0] if len(blocks) == 1 else np.column_stack(blocks)
-
-    def _feature_block(self, name: str) -> Array:
-        values, kind = self.arrow[name], self.arrow[name].type
-        if is_list(kind):
-            lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-            values = pc.list_flatten(values)
-            if len(lengths) > 1 or values.null_count:
+        """These columns as rows x features; refuses empty cells and anything but numbers."""
+        features = np.empty((len(self), len(columns)))
+        for place, name in enumerate(columns):
+            if self.typed:
+                require_numbers(self.arrow[name].type, name, self.name)
+            numbers = self.numbers(name)
+            if numbers is None:
+                raise not_numbers(self.name, name, "text")
+            empty = int(np.isnan(numbers).sum())
+            if empty:
                 raise DataError(
-                    f"{self.name}: column {name!r} has lists of {len(lengths)} lengths, or with empty places",
-                    "all rows need as many features",
-                    "Pad or drop them as was done for training.",
+                    f"{self.name}: column {name!r} has {empty:,} empty cells or values that are not finite",
+                    "every cell needs a number",
+                    "Fill them in or drop those rows, as was done for training.",
                 )
-        if self.typed:
-            require_numbers(kind, name, self.name)
-        numbers = as_numbers(values, self.decimal_comma)
-        if numbers is None:
-            raise not_numbers(self.name, name, "text")
-        empty = int(np.isnan(numbers).sum())
-        if empty:
-            raise DataError(
-                f"{self.name}: column {name!r} has {empty:,} empty cells or values that are not finite",
-                "every cell needs a number",
-                "Fill them in or drop those rows, as was done for training.",
-            )
-        return numbers.reshape(len(self), -1)
+            features[:, place] = numbers
+        return features
 
     def labels(self, column: str, text: bool | None = None) -> Array:
         """The label column: whole numbers or text. `text` says which, where it is known already."""
@@ -287,11 +273,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column of this type has several features."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -303,8 +284,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def require_numbers(kind: pa.DataType, name: str, table: str) -> None:
-    """Refuse a column whose values, or those of its lists, are no numbers."""
-    kind = kind.value_type if is_list(kind) else kind
+    """Refuse a column whose values are no numbers."""
     if not is_number(kind):
         raise not_numbers(table, name, "text" if is_text(kind) else str(kind))
 
@@ -389,18 +369,6 @@ def show_columns(names: Sequence[str], most: int = 14, longest: int = 40) -> str
     return f"{', '.join(short[: most - 1])} ... {short[-1]} ({len(short):,} columns)"
 
 
-def name_features(names: Sequence[str], lengths: Mapping[str, int]) -> tuple[str, ...]:
-    """What the features of these columns are called, of which some hold lists of these lengths.
-
-    >>> name_features(["age", "pixels"], {"pixels": 2})
-    ('age', 'pixels[0]', 'pixels[1]')
-    """
-    named: list[str] = []
-    for name in names:
-        named += [f"{name}[{place}]" for place in range(lengths[name])] if name in lengths else [name]
-    return tuple(named)
-
-
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
@@ -426,19 +394,14 @@ class TableFile:
     path: Path
     names: tuple[str, ...]
     schema: pa.Schema | None
-    read_columns: Callable[[Sequence[str], Sequence[str], bool], Table]
+    read_columns: Callable[[Sequence[str], Sequence[str]], Table]
 
-    def read(self, columns: Sequence[str] | None = None, words: Sequence[str] = (), *, lists: bool = False) -> Table:
+    def read(self, columns: Sequence[str] | None = None, words: Sequence[str] = ()) -> Table:
         """These columns, or all; of a CSV file `words` as they are written, be they numbers or not.
 
-        What has no number, word or date a row is left where it is, but for `lists`.
+        What has no number, word or date a row is left where it is.
         """
-        return self.read_columns(list(dict.fromkeys(self.names if columns is None else columns)), words, lists)
-
-    @property
-    def has_lists(self) -> bool:
-        """Whether there are columns of lists: these are features already."""
-        return self.schema is not None and any(is_list(field.type) for field in self.schema)
+        return self.read_columns(list(dict.fromkeys(self.names if columns is None else columns)), words)
 
 
 def open_table(
@@ -457,12 +420,12 @@ def open_table(
         )
     metadata, schema = open_parquet(path)
 
-    def read(columns: Sequence[str], _: Sequence[str], lists: bool) -> Table:
-        plain = [name for name in columns if is_plain(kind := schema.field(name).type) or (lists and is_list(kind))]
+    def read(columns: Sequence[str], _: Sequence[str]) -> Table:
+        plain = [name for name in columns if is_plain(schema.field(name).type)]
         table = _read_parquet(path, metadata, schema, plain)
         for name in columns:
             if name not in plain:
-                table = table.append_column(name, pa.nulls(table.num_rows))
+                table = table.append_column(name, pa.nulls(table.num_rows, NOT_READ))
         return Table(table, str(path), True, file_names=tuple(schema.names))
 
     return TableFile(path, tuple(schema.names), schema, read)
@@ -481,11 +444,8 @@ def read_columns(
     target, chosen = choose_columns(path, file.names, label, columns)
     if file.schema is not None:
         require_types(file.schema, path, target, chosen)
-    table = file.read([*chosen, target], [target], lists=True)
-    features = table.features(chosen)
-    lists = [name for name in chosen if is_list(table.arrow[name].type)]
-    lengths = {name: pc.list_value_length(table.arrow[name])[0].as_py() for name in lists}
-    return features, table.labels(target), name_features(chosen, lengths)
+    table = file.read([*chosen, target], [target])
+    return table.features(chosen), table.labels(target), chosen
 
 
 def _read_batches(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Table:
@@ -544,15 +504,8 @@ def _read_parquet(path: Path, metadata: Any, schema: pa.Schema, columns: Sequenc
 def parquet_batches(
     path: Path, metadata: Any, schema: pa.Schema, columns: Sequence[str], groups: Sequence[int], rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """These columns of some row groups, so many rows at a time; refuses groups whose lists there is no room for.
-
-    Of lists nobody knows, before they are decoded, whether a single row holds them all.
-    """
-    lists = [f"{name}." for name in columns if is_list(schema.field(name).type)]
-    leaves = (group.column(place) for group in map(metadata.row_group, groups) for place in range(group.num_columns))
-    # Arrow ends the process where what a damaged file says of a leaf is impossible: they are looked at for lists alone
-    counts = [leaf.num_values for leaf in leaves if leaf.path_in_schema.startswith(tuple(lists))] if lists else []
-    require_room(COLUMN_BYTES * len(columns) + NESTED_BYTES * sum(max(0, count) for count in counts), path, "the table")
+    """These columns of some row groups, so many rows at a time."""
+    require_room(COLUMN_BYTES * len(columns), path, "the table")
     # columns of text are read as codes and a dictionary: a long word is then in memory once
     text = [name for name in columns if is_text(_plain_type(schema.field(name).type))]
     options = {"memory_map": False, "pre_buffer": False, "buffer_size": 1 << 16}
@@ -575,7 +528,7 @@ def require_types(schema: pa.Schema, path: Path, label: str, columns: Sequence[s
 def is_plain(kind: pa.DataType) -> bool:
     """Whether a column of this type has one number, word or date a row."""
     kind = _plain_type(kind)
-    return is_text(kind) or is_number(kind) or bool(pa.types.is_temporal(kind))
+    return is_text(kind) or is_number(kind) or bool(pa.types.is_temporal(kind) or pa.types.is_null(kind))
 
 
 def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequence[str] | None) -> TableFile:
@@ -593,11 +546,11 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
             raise ValueError("Empty CSV file")
     except DAMAGE as error:
         raise _csv_error(path, separator, error) from error
-    first = [cell.strip() for cell in lines[0][0]]
-    if len(first) > MOST_NAMES:
+    if len(lines[0][0]) > MOST_NAMES:
         raise FileError(
             f"{path} has more than {MOST_NAMES:,} columns", f"at most {MOST_NAMES:,} are read", "Save the rows as .npz."
         )
+    first = [cell.strip() for cell in lines[0][0]]
     require_room(COLUMN_BYTES * len(first), path, "the table")
     if known is not None and first != list(known) and len(first) == len(known):
         header, names = False, known
@@ -605,7 +558,7 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
     whole = [cells for cells, _ in lines[int(header) :] if len(cells) == len(listed)]
     numbers = {name for name, cells in zip(listed, zip(*whole, strict=True), strict=False) if _seem_numbers(cells)}
 
-    def read(columns: Sequence[str], words: Sequence[str], _: bool) -> Table:
+    def read(columns: Sequence[str], words: Sequence[str]) -> Table:
         direct, block = numbers.intersection(columns) - set(words), CSV_BYTES
         for attempt in itertools.count(1):
             kinds = {name: pa.float64() if name in direct else CODED for name in columns}

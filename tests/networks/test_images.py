@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from expunge import DataError, FileError
-from expunge.rows.arrays import read_examples
+from expunge.networks.encoders import read_examples
 
 RANDOM = np.random.default_rng(0)
 

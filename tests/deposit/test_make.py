@@ -20,6 +20,7 @@ from deposit_problems import LONG, Made, drawn, made, minimiser, prepared, probl
 from expunge.bounds.calibration import is_power_of_four
 from expunge.deposit import make
 from expunge.deposit.file import read_deposit
+from expunge.deposit.forecast import Trial, loudest, nearly_all_leave, rehearse
 from expunge.deposit.make import (
     anchor_noise,
     anchor_scales,
@@ -107,22 +108,44 @@ def test_the_noise_of_an_anchor_by_hand() -> None:
     assert anchor_scales(2_001, 2**20, quadratic=False) == (5.0 / 2.0**20,)
 
 
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("loud", range(6))
-def test_of_the_noises_the_first_that_is_quiet_is_taken(loud: int) -> None:
-    """The last, where none is: as many as `loud` are not."""
-    scales, tried = (16.0, 8.0, 4.0, 2.0, 1.0), []
+def test_of_the_noises_the_first_that_is_quiet_is_taken(loud: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the one on that is foreseen; the last, where none is: as many as `loud` are not."""
+    scales, made = (16.0, 8.0, 4.0, 2.0, 1.0), []
+    monkeypatch.setattr(make, "loudest", lambda _: 16.0 / 2**loud)
 
-    def made(scale: float) -> Any:
-        tried.append(scale)
-        return SimpleNamespace(numbers=SimpleNamespace(anchor_noise=scale))
+    def with_noise(scale: float) -> Any:
+        made.append(scale)
+        return scale
 
-    def people_leave(each: Any) -> Any:
-        return (each,) if each.numbers.anchor_noise <= 16.0 / 2**loud else None
+    chosen, people = with_most_noise(with_noise, scales, lambda scale: (Trial(scale * 0.999, None),), first)
+    assert chosen == scales[min(max(first, loud), 4)]
+    assert people == (Trial(chosen * 0.999, None),)  # type: ignore[operator]
+    assert made == list(scales[first : scales.index(chosen) + 1])  # type: ignore[arg-type]
 
-    chosen, people = with_most_noise(made, scales, people_leave)
-    assert chosen.numbers.anchor_noise == scales[min(loud, 4)]
-    assert people == (None if loud > 3 else (chosen,))
-    assert len(tried) <= 4
+
+def test_the_noise_foreseen_is_what_it_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it begins is where it ends, and no larger noise would have done."""
+    begun: list[tuple[Any, ...]] = []
+    own = make.with_most_noise
+
+    def spied(with_noise: Any, scales: Any, tried: Any, first: int) -> Any:
+        begun.append((with_noise, scales, tried, first))
+        return own(with_noise, scales, tried, first)
+
+    monkeypatch.setattr(make, "with_most_noise", spied)
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(300, 8))
+    y = (X @ np.ones(8) + rng.logistic(size=300) > 0.0).astype(int)
+    stored = deposit_of(train(X, y, l2=1.0 / 300, loss="logistic", max_norm="largest"), X, y, seed=4)
+    ((with_noise, scales, _, first),) = begun
+    assert 0 < first < len(scales) - 1
+    assert scales[first] == stored.numbers.anchor_noise
+    louder = with_noise(scales[first - 1])
+    rows = Rows(np.column_stack([X, np.ones(len(X))]) if stored.record.bias else X, y)
+    radii = [each.radius for each in rehearse(louder, rows, 1, seed=4)]
+    assert not nearly_all_leave(radii, loudest(louder))
 
 
 def test_an_anchor_has_no_more_noise_than_nearly_all_can_leave_with() -> None:

@@ -64,7 +64,7 @@ def world() -> tuple[Rows, LinearModel, Deposit]:
     features[NOBODY], labels[NOBODY] = 1e-3 * np.eye(3, 4)[0], 0
     features[OTHER], labels[OTHER] = 0.97 * features[TWIN], labels[TWIN]
     model = train(features, labels, l2=L2, max_norm=1.0)
-    least = patch("expunge.deposit.make.QUIET", 0.0)  # with more in the anchor all need the same
+    least = patch("expunge.deposit.forecast.QUIET", 0.0)  # with more in the anchor all need the same
     with patch("expunge.deposit.make.has_third", lambda head: False), least:  # noise that hides more than it must
         return (features, labels), model, deposit(model, features, labels, seed=1)
 

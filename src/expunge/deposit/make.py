@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from expunge.bounds.calibration import mu_for, power_of_two
-from expunge.certificate.claim import ARITHMETIC_SHARE
-from expunge.deposit.file import HARMLESS, SCHEMA, Deposit, Numbers, deposit_head
-from expunge.deposit.forecast import Trial, choose, random_groups, rehearse, try_removal
+from expunge.bounds.calibration import power_of_two
+from expunge.deposit.file import SCHEMA, Deposit, Numbers, deposit_head
+from expunge.deposit.forecast import (
+    Foresight,
+    Trial,
+    choose,
+    loudest,
+    nearly_all_leave,
+    random_groups,
+    steps_of,
+    try_people,
+)
 from expunge.deposit.matrices import Gram, Norm, gram_of, not_definite, rested, shape_of
 from expunge.deposit.region import Penalty, Setting
-from expunge.deposit.sums import NU, by_class, gauges_of, has_third, is_joint, means_of, sums_of
+from expunge.deposit.sums import NU, Sums, by_class, gauges_of, has_third, is_joint, means_of, sums_of
 from expunge.errors import DataError, ModelError, OptionError
-from expunge.heads import LinearHead, Logistic, Ridge, RowSet, Softmax
+from expunge.heads import LinearHead, Logistic, Ridge, Rows, RowSet, Softmax
 from expunge.heads.network import MatrixFree
+from expunge.heads.rows import evenly
 from expunge.heads.tangent import JacobianRidge, JacobianRows
 from expunge.model import LinearModel, from_matrix
 from expunge.record import TrainingRecord
@@ -62,8 +70,7 @@ ANCHOR_STEP = math.sqrt(2.0)  # scales goes down in such steps, to where the noi
 AS_PEOPLE = 25  # in all is as long as so many rows that leave together move the optimum: taken without being tried
 SHARE_OF_SOURCE = 1 / 200  # that they are of the source, at most
 FREE_FACTOR = 16.0  # where it costs nothing
-NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1, for a scale to be taken, with
-QUIET = 0.25  # of the noise that moves outputs by a hundredth: a desk has such noise, for many who leave
+SHOWN = 16_384  # rows at most, evenly spread, that the choice of a scale begins from
 
 
 @dataclass(frozen=True)
@@ -167,9 +174,7 @@ def make_from_rows(
         counts, created = class_counts(head, rows), timestamp()
         known = replace(record, class_counts=counts, residual=None, noised=True, provenance="measured")
 
-        def with_noise(scale: float) -> Deposit:
-            anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
-            sums = sums_of(head, anchor, rows, gauges, third=has_third(head), gram=gram)
+        def with_anchor(anchor: Array, sums: Sums, scale: float) -> Deposit:
             numbers = Numbers(
                 schema=SCHEMA,
                 key=key.hex(),
@@ -186,18 +191,24 @@ def make_from_rows(
             stored = from_matrix(anchor, bias=record.bias, dtype="float64").with_record(known)
             return Deposit(stored, numbers, sums, gauges, NO_HASHES)
 
+        def with_noise(scale: float) -> Deposit:
+            anchor = rested(best + scale * noise, gram, penalty.diagonal(best)[0])[0]
+            return with_anchor(anchor, sums_of(head, anchor, rows, gauges, third=third, gram=gram), scale)
+
+        third, first = has_third(head), 0
         scales = anchor_scales(size(best), len(rows), quadratic=setting.quadratic)
-        levels = itertools.count()
-
-        def tried(candidate: Deposit) -> tuple[Trial, ...] | None:
-            progress("Noise levels rehearsed", next(levels), (len(scales) - 1).bit_length())
-            return try_people(candidate, rows, seed)
-
-        deposit, people = with_most_noise(with_noise, scales, tried)
-        people = people or rehearse(deposit, rows, 1, progress, seed)
+        if len(scales) > 1:
+            some = by_class(evenly(rows, SHOWN), record) if isinstance(rows, Rows) else rows
+            at_rest = with_anchor(best, replace(sums_of(head, best, some, gauges, gram=gram), count=len(rows)), 0.0)
+            people = [choose(rows, each) for each in random_groups(at_rest, rows, 1, seed)]
+            moved = rested(noise, gram, penalty.diagonal(best)[0])[0]  # as an anchor is moved by it
+            first = first_quiet(at_rest, moved, scales, people, third=third)
+        deposit, trials = with_most_noise(
+            with_noise, scales, lambda each: try_people(each, rows, seed, progress), first
+        )
         hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
         place = load_torch("a network").device("cpu") if deposit.of_network else "cpu"
-        return NewDeposit(replace(deposit, hashes=hashes).on(place), people, put(best, model.weight), given_rows)
+        return NewDeposit(replace(deposit, hashes=hashes).on(place), trials, put(best, model.weight), given_rows)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -365,35 +376,34 @@ def anchor_scales(n_weights: int, n_rows: int, *, quadratic: bool) -> tuple[floa
 def with_most_noise(
     with_noise: Callable[[float], Deposit],
     scales: tuple[float, ...],
-    tried: Callable[[Deposit], tuple[Trial, ...] | None],
-) -> tuple[Deposit, tuple[Trial, ...] | None]:
-    """The deposit with the first of these scales that nearly all people can leave, by bisection, and what was `tried`
-    with it; the one with the last scale where there is none."""
-    best, first, last = None, 0, len(scales) - 1
-    while first < last:
-        middle = (first + last) // 2
-        candidate = with_noise(scales[middle])
-        people = tried(candidate)
-        if people is None:
-            first = middle + 1
-        else:
-            best, last = (candidate, people), middle
-    return best or (with_noise(scales[last]), None)
+    tried: Callable[[Deposit], tuple[Trial, ...]],
+    first: int = 0,
+) -> tuple[Deposit, tuple[Trial, ...]]:
+    """The deposit with the first of these scales, from `first` on, that nearly all people can leave, or with the last;
+    and what they need."""
+    for scale in scales[first:]:
+        deposit = with_noise(scale)
+        people = tried(deposit)
+        if scale == scales[-1] or nearly_all_leave([each.radius for each in people], loudest(deposit)):
+            break
+    return deposit, people
 
 
-def try_people(deposit: Deposit, rows: RowSet, seed: int | None) -> tuple[Trial, ...] | None:
-    """What random single rows need to leave; None as soon as too many of them need more, at epsilon 1, than noise that
-    hardly moves outputs."""
-    most = QUIET * HARMLESS / deposit.output_noise * mu_for(1.0, (1.0 - ARITHMETIC_SHARE) / max(2, len(rows)))
-    people = random_groups(deposit, rows, 1, seed)
-    trials: list[Trial] = []
-    loud = 0
-    for person in people:
-        trials.append(try_removal(deposit, choose(rows, person)))
-        loud += trials[-1].radius >= most
-        if len(people) - loud <= NEARLY_ALL * len(people):
-            return None
-    return tuple(trials) or None
+def first_quiet(
+    at_rest: Deposit, noise: Array, scales: tuple[float, ...], people: Sequence[RowSet], *, third: bool
+) -> int:
+    """By number, the first of these scales of the noise with which nearly all of these rows are foreseen to leave, from
+    a deposit whose anchor has none: an update leads back from the noise, and on to where the row is gone."""
+    if len(scales) == 1 or not at_rest.problem.solvable:
+        return 0
+    middle = scales[len(scales) // 2]
+    foresight, most = Foresight.by(at_rest.problem, -middle * noise, third=third), loudest(at_rest)
+    steps = steps_of(at_rest, people)
+
+    def quiet(scale: float) -> bool:
+        return nearly_all_leave([foresight.radius(step - scale * noise) for step in steps], most)
+
+    return next((number for number, scale in enumerate(scales) if quiet(scale)), len(scales) - 1)
 
 
 def anchor_noise(

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import expunge.cli
 from expunge.cli import main
-from expunge.cli.console import out, shown
+from expunge.cli.console import escape_text, out
 
 ESC, FORGED = "\x1b[2J\x1b]0;t\x07", "verified: proven"
 COLUMNS = [f"{ESC}age", "[/b]pay", f"town\n{FORGED}", "\u202esize[bold]", ":smile:"]
@@ -99,8 +99,8 @@ def test_errors_show_names_as_text(place: Path) -> None:
 
 
 def test_shown() -> None:
-    assert shown("a\x1b\x07\n\r\t\x9b\u202e\u2028\udcff z") == "a\\x1b\\x07\\n\\r\\t\\x9b\\u202e\\u2028\\udcff z"
-    assert shown("Zürich [/b] 東京 − 1") == "Zürich [/b] 東京 − 1"  # noqa: RUF001 - a minus sign
+    assert escape_text("a\x1b\x07\n\r\t\x9b\u202e\u2028\udcff z") == "a\\x1b\\x07\\n\\r\\t\\x9b\\u202e\\u2028\\udcff z"
+    assert escape_text("Zürich [/b] 東京 − 1") == "Zürich [/b] 東京 − 1"  # noqa: RUF001 - a minus sign
 
 
 def test_no_command_uses_markup(capsys: Any) -> None:

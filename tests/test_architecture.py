@@ -21,8 +21,8 @@ PACKAGE = Path(expunge.__file__).parent
 STORED = Path(__file__).parent / "stored"
 ORDER = [
     "errors", "runtime", "distance", "bounds", "noise", "record", "certificate", "heads", "rows", "model", "solve", "request",
-    "evidence", "train", "estimate", "surrogate", "deposit", "door", "mechanism", "unlearn", "networks", "evaluate", "report", "desk",
-    "sklearn", "cli",
+    "evidence", "train", "estimate", "surrogate", "deposit", "curvature", "door", "mechanism", "unlearn", "networks", "evaluate",
+    "report", "desk", "sklearn", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = ORDER[: ORDER.index("heads")]
 HEAVY = ("torch", "pyarrow", "matplotlib", "sklearn", "dp_accounting", "mpmath", "pandas")

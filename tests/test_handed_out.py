@@ -48,7 +48,12 @@ def handed_out(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Statement
     promise = {"epsilon": 1.0, "delta": 1e-3}
     made = [
         expunge.unlearn(trained(), rows(1), deposit=kept().deposit, **promise),
-        expunge.unlearn(trained(), rows(1), (X[200:], y[200:]), distance="same", force=True, **promise),
+        *(
+            expunge.unlearn(
+                trained(), rows(1), (X[200:], y[200:]), distance="same", curvature=each, force=True, **promise
+            )
+            for each in (None, "auto")
+        ),
     ]
     policy = Policy(epsilon=0.5, delta=1e-3, distance="deposit", planned=10)
     desk = create_desk(tmp_path_factory.mktemp("handed") / "desk", None, None, policy, deposit=kept().deposit)

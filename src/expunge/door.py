@@ -15,6 +15,7 @@ import numpy as np
 from expunge.bounds.calibration import REHEARSAL
 from expunge.bounds.paper import PaperConstants
 from expunge.certificate.claim import PublicNote
+from expunge.curvature import require_curved
 from expunge.deposit.file import Deposit, Numbers
 from expunge.deposit.membership import Membership, as_given, look_up, require_members
 from expunge.distance import Distance, Estimation
@@ -139,6 +140,8 @@ def ask(
         notes += survey_notes(forget_rows, rows, seen, left, distance, has_labels=labelled, force=promise.force)
         n_given, retained = len(rows), record_without(left, forget_rows.labels)
         rows = weighted_rows(rows, retained, distance, labelled, seen.counts)
+        if promise.curvature is not None:
+            require_curved(subject.head, rows, labelled)
         if isinstance(distance, Estimation):
             _require_estimate(distance, rows, record, labelled, promise)
     notes += (ONE_VECTOR,) if form is not model and deposit is None else ()
@@ -240,6 +243,12 @@ def _ask_network(
             f"sampling {distance.sampling} for a network",
             "rows of a table alone are looked at for what is within it",
             "Use --sampling strict (sampling='strict').",
+        )
+    if promise.curvature is not None:
+        raise OptionError(
+            "curvature with a network",
+            "it is of linear heads on the rows of a table",
+            "Use --curvature none (curvature='none').",
         )
     if deposit is None and convex:
         require_not_noised(record)

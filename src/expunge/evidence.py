@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from expunge.bounds.calibration import Scale
+from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.certificate.claim import GENERATORS, Claim, Fact, Json, PublicNote, beyond_closed_form
 from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.wording import next_to_nothing
@@ -48,12 +49,14 @@ class Evidence(Protocol):
 class Retained:
     """What stands for the retained rows: rows at a distance from them, or what a deposit has left.
 
-    `distance` is the declared one, or what was estimated for the step, with the details in `estimate`. Of a deposit
-    `route` is how its region was found, `scale` the noise level that covers it, and `deposit` what is left of it.
+    `distance` is the declared one, or what was estimated for the step, with the details in `estimate`. `shape` is the
+    noise's, with its matrix, where it is no ball. Of a deposit `route` is how its region was found, `scale` the noise
+    level that covers it, and `deposit` what is left of it.
     """
 
     distance: Distance
     estimate: Json | None = None
+    shape: Ellipsoid | None = field(default=None, repr=False)
     route: str | None = None
     scale: Scale | None = None
     deposit: Deposit | None = field(default=None, repr=False)
@@ -69,8 +72,8 @@ class Measurement:
     retained: Retained
 
     def shaped(self, noise: Noise) -> Noise:
-        """The noise with the matrix of its shape, where it has one: of the retained rows, and in no certificate."""
-        return noise if self.retained.deposit is None else replace(noise, shape=self.retained.deposit.ellipsoid)
+        """The noise with the matrix of its shape, where it has one: in no certificate, and made of no row that left."""
+        return noise if self.retained.shape is None else replace(noise, shape=self.retained.shape)
 
 
 def build_claim(request: Request, measured: Measurement, generator: str = GENERATORS[0]) -> Claim:

@@ -23,6 +23,7 @@ from expunge.certificate.claim import GENERATORS, INSECURE, KEYED, Claim
 from expunge.certificate.derive import Conclusion, derive
 from expunge.certificate.dossier import Certificate, build
 from expunge.certificate.statement import Statement, statement_of
+from expunge.curvature import CurvedEvidence
 from expunge.deposit.evidence import DepositEvidence
 from expunge.errors import ExpungeError
 from expunge.evidence import Evidence, Measurement, build_claim, collect_notes
@@ -81,6 +82,8 @@ def gather(request: Request, *, seed: int | None = None, progress: Progress = si
     if request.deposit is not None:
         return DepositEvidence.gather(request, progress=progress)
     kind = SourceEvidence if request.distance.is_source else SurrogateEvidence
+    if request.promise.curvature is not None:
+        kind = CurvedEvidence
     return kind.gather(request, seed=seed, progress=progress)
 
 

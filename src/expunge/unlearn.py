@@ -68,6 +68,7 @@ def unlearn(
     match_classes: bool = False,
     step: str | None = None,
     bound: str = "residual",
+    curvature: float | str | None = None,
     constants: PaperConstants | str | None = None,
     sizes: str = "source",
     force: bool = False,
@@ -106,6 +107,8 @@ def unlearn(
     match_classes             weight surrogate rows to the source's class counts; `distance` is then from that
     step                      `converged` (default), `newton` (the paper's one step) or `balanced` (the smallest bound)
     bound, constants, sizes   `residual`, or `paper` with its constants and its convention of sizes
+    curvature                 how much the retained rows curve the loss at least, relative to the surrogate rows: a
+                              number up to 0.5, `auto` (half of what halves of the surrogate show) or None
     deposit                   what was kept of the source (`expunge.deposit`), in place of surrogate and distance. That
                               of what is retained is in the result; the one given is to be destroyed
     force                     hand over a model that is of little use; never overrides a claim that says nothing
@@ -126,6 +129,7 @@ def unlearn(
         distance,
         step=step,
         bound=bound,
+        curvature=curvature,
         constants=constants,
         sizes=sizes,
         force=force,

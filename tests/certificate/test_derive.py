@@ -115,7 +115,7 @@ def test_noise_of_a_policy_that_is_too_little_is_not_enough(claim) -> None:
 
 
 def test_an_unknown_bound_raises() -> None:
-    assert [name for name, bound in judge.BOUNDS.items() if bound.provable] == ["residual", "deposit"]
+    assert [name for name, bound in judge.BOUNDS.items() if bound.provable] == ["residual", "deposit", "curvature"]
     assert [name for name in ("residual", "paper", "deposit") if bound_named(name).kept] == ["deposit"]
     for odd in ("hessian", "", None, 3):
         with pytest.raises(OptionError, match="it must be one of residual, paper, deposit"):

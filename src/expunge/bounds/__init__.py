@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from expunge.bounds import deposit, paper, retained
+from expunge.bounds.curvature import CurvatureFacts, curvature_bound
 from expunge.bounds.deposit import DepositFacts, deposit_bound
 from expunge.bounds.ellipsoid import EllipsoidNumbers
 from expunge.bounds.paper import PaperConstants, paper_bound
@@ -14,11 +15,13 @@ TERMS = {term.name: term for term in (*retained.TERMS, *paper.TERMS, *deposit.TE
 __all__ = [
     "TERMS",
     "Ball",
+    "CurvatureFacts",
     "DepositFacts",
     "EllipsoidNumbers",
     "PaperConstants",
     "Region",
     "RetainedFacts",
+    "curvature_bound",
     "deposit_bound",
     "paper_bound",
     "retained_bound",

@@ -150,18 +150,18 @@ def is_level(scale: float) -> bool:
     return math.isfinite(scale) and scale > 0.0 and level_above(scale) == scale
 
 
-def count_levels(l2: float, classes: int, parameters: int, scale: float) -> int:
+def count_levels(l2: float, classes: int, parameters: int, scale: float, unit: float = 1.0) -> int:
     """How many levels of the ladder there were to choose from, from public numbers alone.
 
     From the lowest to the first at which noise is as long as trained weights can be: an objective that is at most
     `0.7 K` at zero, as that of each loss is, allows `sqrt(1.4 K / l2)`. A scale above that, which somebody insisted
-    on, adds the levels up to it.
+    on, adds the levels up to it. `unit` is the deviation that noise of scale 1 has in every direction at least.
 
     >>> count_levels(0.01, 10, 640, 0.25), count_levels(0.01, 10, 640, 4.0)
     (22, 23)
     """
     longest = math.sqrt(1.4 * max(classes, 2) / l2)
-    highest = max(level_above(longest / math.sqrt(parameters)), scale)
+    highest = max(level_above(longest / math.sqrt(parameters) / unit), scale)
     return max(1, math.frexp(highest)[1] - math.frexp(LOWEST_LEVEL)[1] + 1)
 
 
@@ -252,7 +252,7 @@ class AveragedDelta:
     @staticmethod
     def of(radius: float, tail: Tail, delta: float) -> AveragedDelta:
         """The mean for a region with this radius and tail, on a grid for noise that aims at this delta."""
-        end = tail.quantile(max(1e-5 * delta, SMALLEST_TAIL))
+        end = min(tail.quantile(max(1e-5 * delta, SMALLEST_TAIL)), tail.limit)
         points = np.concatenate([[0.0], np.linspace(min(tail.expected, end), end, AVERAGED_POINTS)])
         return AveragedDelta(radius, points, tail.above(points))
 

@@ -123,5 +123,6 @@ class Region:
         """The region without its tail, larger by what the deviation exceeds with at most this probability."""
         if self.tail is None:
             return self
-        sampling = self.terms["sampling"] + self.tail.quantile(failure)
+        deviation = self.tail.quantile(failure)
+        sampling = self.terms["sampling"] + (deviation if deviation <= self.tail.limit else math.inf)
         return replace(self, terms={**self.terms, "sampling": sampling}, tail=None)

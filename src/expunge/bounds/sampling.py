@@ -82,7 +82,7 @@ class Tail:
     `expected` bounds the mean of the sum's norm (its square the total variance), `variance` its variance along any
     direction, `step` its longest vector. Rows unlike any seen add `charge` each; of `n_new` new rows and `n_seen`
     seen ones, as many exceed all of those seen as exchangeable draws would, or, with `n_seen` 0, none: whoever counts
-    them otherwise charges them apart.
+    them otherwise charges them apart. Beyond `limit` a deviation is a failure: nothing is known of what follows.
     """
 
     expected: float
@@ -91,6 +91,7 @@ class Tail:
     charge: float = 0.0
     n_new: int = 0
     n_seen: int = 0
+    limit: float = math.inf
 
     @property
     def nothing(self) -> bool:
@@ -106,6 +107,7 @@ class Tail:
             self.charge * factor,
             self.n_new,
             self.n_seen,
+            self.limit * factor,
         )
 
     def above(self, x: Values) -> Values:

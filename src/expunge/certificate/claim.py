@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from expunge.bounds import DepositFacts, EllipsoidNumbers, RetainedFacts
+from expunge.bounds import CurvatureFacts, DepositFacts, EllipsoidNumbers, RetainedFacts
 from expunge.bounds.calibration import EXACTLY, Scale
 from expunge.bounds.retained import WEIGHT_FACTS
 from expunge.distance import Distance
@@ -82,6 +82,12 @@ class Claim:
     public: bool = False
 
     @property
+    def curvature(self) -> float | None:
+        """kappa, where it is declared of the retained rows."""
+        fact = self.facts.get("curvature")
+        return None if fact is None else fact.value
+
+    @property
     def provenance(self) -> str:
         """The provenance of the weakest fact, the distance included."""
         return weakest([self.distance.provenance, *(fact.provenance for fact in self.facts.values())])
@@ -93,22 +99,32 @@ RETAINED_FACTS = tuple(field.name for field in fields(RetainedFacts) if field.de
 SHAPE_FACTS = ("shape_largest", "shape_least", "shape_inverse_trace")  # of the noise's matrix
 OUTPUT_FACTS = ("weights_length", "output_noise", "output_spread")  # what the noise is held against
 OWN_FACTS = tuple(field.name for field in fields(DepositFacts) if field.name != "route")  # of a deposit's region
+CURVATURE_FACTS = ("curvature", "curvature_seen", "curvature_least", "curvature_reach", "shape_ratio")
 PAPER_FACTS = (*(*SIZE_NAMES, "alpha", "beta", "lipschitz", "gamma", "lipschitz_power", "gradient_norm", "tv_upper"),)
 
 
 def needed_facts(bound: str, distance: Distance) -> set[str]:
     """The names of the facts that a bound follows from; an unknown one raises."""
+    rows = {*RETAINED_FACTS, *(WEIGHT_FACTS if distance.matched else ())}
     return {
         "paper": {*PAPER_FACTS},
-        "residual": {*RETAINED_FACTS, *(WEIGHT_FACTS if distance.matched else ())},
+        "residual": rows,
+        "curvature": {*rows, *CURVATURE_FACTS, *SHAPE_FACTS, *OUTPUT_FACTS},
         "deposit": {*OWN_FACTS, "n_source", "n_forget", "row_bound", *SHAPE_FACTS, *OUTPUT_FACTS},
     }[bound]
 
 
 def retained_facts(facts: Mapping[str, Fact]) -> RetainedFacts:
     """The residual bound's numbers."""
-    values: Json = {name: int(fact.value) if name in WHOLE else fact.value for name, fact in facts.items()}
+    names = [name for name in (*RETAINED_FACTS, *WEIGHT_FACTS) if name in facts]
+    values: Json = {name: int(facts[name].value) if name in WHOLE else facts[name].value for name in names}
     return RetainedFacts(**values)
+
+
+def curvature_facts(facts: Mapping[str, Fact]) -> CurvatureFacts:
+    """The numbers of a region that a surrogate's curvature gives."""
+    named = ("curvature_least", "curvature_reach", "shape_ratio", "shape_largest", "weights_length")
+    return CurvatureFacts(retained_facts(facts), *(facts[name].value for name in named))
 
 
 def deposit_facts(facts: Mapping[str, Fact], route: str) -> DepositFacts:
@@ -159,6 +175,11 @@ def due_failures(delta: float, distance: Distance, *, averaged: bool, planned: i
         return failures
     own = {name: value / planned for name, value in failures.items()}
     return {**own, "sequence": (planned - 1) * sum(own.values())}
+
+
+def curvature_failures(delta: float, distance: Distance, *, averaged: bool, planned: int = 1) -> dict[str, float]:
+    """What a surrogate's curvature spends: what the residual bound does, and on the drawing of noise with a shape."""
+    return due_failures(delta, distance, averaged=averaged, planned=planned) | kept_failures(delta)
 
 
 def kept_failures(delta: float) -> dict[str, float]:

@@ -10,10 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from expunge.bounds import Ball, PaperConstants, Region, deposit_bound, paper_bound, retained_bound
+from expunge.bounds import (
+    Ball,
+    PaperConstants,
+    Region,
+    curvature_bound,
+    deposit_bound,
+    paper_bound,
+    retained_bound,
+)
 from expunge.bounds.calibration import Calibration, sigma_classical, sigma_for
 from expunge.bounds.region import Shape
-from expunge.certificate.claim import SIZE_NAMES, Claim, deposit_facts, ellipsoid_of, retained_facts
+from expunge.certificate.claim import SIZE_NAMES, Claim, curvature_facts, deposit_facts, ellipsoid_of, retained_facts
 from expunge.certificate.wording import assumptions, guarantee, limits
 from expunge.errors import OptionError
 from expunge.noise import Noise, choose_noise, delta_at, effective_region, needed_scale
@@ -24,7 +32,7 @@ class Bound:
     """A way to a region: how it follows from a claim, how noise is calibrated to it, whether facts can prove it.
 
     `calibrate` gives the noise's scale for a radius, and `calibration` is its name. `shape` is what lengths are
-    measured by. `kept`: a deposit was kept, with the retained rows' own sums.
+    measured by; None for plain lengths. `kept`: a deposit was kept, with the retained rows' own sums.
     """
 
     name: str
@@ -32,8 +40,13 @@ class Bound:
     calibration: str
     calibrate: Calibration
     provable: bool
-    shape: Callable[[Claim], Shape] = lambda claim: Ball(claim.n_parameters)
+    shape: Callable[[Claim], Shape] | None = None
     kept: bool = False
+
+    @property
+    def rows(self) -> bool:
+        """Whether surrogate rows were measured, and may be samples."""
+        return self.provable and not self.kept
 
 
 def _residual_region(claim: Claim) -> Region:
@@ -53,6 +66,10 @@ def _paper_region(claim: Claim) -> Region:
     )
 
 
+def _curvature_region(claim: Claim) -> Region:
+    return curvature_bound(curvature_facts(claim.facts), claim.distance, averaged=claim.averaged)
+
+
 def _deposit_region(claim: Claim) -> Region:
     return deposit_bound(deposit_facts(claim.facts, claim.convention))
 
@@ -64,7 +81,8 @@ def _ellipsoid(claim: Claim) -> Shape:
 RESIDUAL = Bound("residual", _residual_region, "analytic", sigma_for, provable=True)
 PAPER = Bound("paper", _paper_region, "classical", sigma_classical, provable=False)
 DEPOSIT = Bound("deposit", _deposit_region, "analytic", sigma_for, provable=True, shape=_ellipsoid, kept=True)
-BOUNDS = {bound.name: bound for bound in (RESIDUAL, PAPER, DEPOSIT)}
+CURVATURE = Bound("curvature", _curvature_region, "analytic", sigma_for, provable=True, shape=_ellipsoid)
+BOUNDS = {bound.name: bound for bound in (RESIDUAL, PAPER, DEPOSIT, CURVATURE)}
 
 
 def bound_named(name: object) -> Bound:
@@ -148,7 +166,8 @@ def derive_region(claim: Claim) -> Region:
         region = bound.region(claim)
     except (OverflowError, ZeroDivisionError):
         region = Region(claim.bound, {"total": math.inf})
-    return replace(region, shape=bound.shape(claim), provenance=claim.provenance)
+    shape = Ball(claim.n_parameters) if bound.shape is None else bound.shape(claim)
+    return replace(region, shape=shape, provenance=claim.provenance)
 
 
 def held_region(claim: Claim) -> Region:

@@ -164,6 +164,8 @@ def read_claim(content: Json, *, public: bool = False) -> Claim:
     distance = Distance(**stated)
     if public:
         facts = {name: Fact(0.0, "declared") for name in bound["declared"]}
+        if "curvature" in facts:
+            facts["curvature"] = Fact(number(bound["curvature"]), "declared")
     else:
         facts = {name: _read_fact(name, entry) for name, entry in bound["inputs"].items()}
         odd = sorted(facts.keys() ^ needed_facts(bound["kind"], distance))

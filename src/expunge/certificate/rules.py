@@ -37,6 +37,7 @@ from expunge.certificate.claim import (
     Claim,
     Json,
     beyond_closed_form,
+    curvature_failures,
     due_failures,
     kept_failures,
 )
@@ -47,7 +48,18 @@ from expunge.distance import ROUTES as ESTIMATES
 from expunge.distance import tv_upper_from_kl
 from expunge.errors import ExpungeError, VerificationFailed
 from expunge.noise import grid_exponent, public_grid
-from expunge.record import LOSSES, RIDGE, TANGENT, Loss, TrainingRecord, loss_named, one_digit
+from expunge.record import (
+    LOGISTIC,
+    LOSSES,
+    ONE_VS_REST,
+    RIDGE,
+    SOFTMAX,
+    TANGENT,
+    Loss,
+    TrainingRecord,
+    loss_named,
+    one_digit,
+)
 from expunge.runtime.safetensors import Array
 from expunge.runtime.strict_json import is_digest
 from expunge.runtime.values import LARGEST
@@ -291,7 +303,10 @@ def run(group: Iterable[Rule], seen: Inspection, about: str, prefix: str = "") -
 ALWAYS = When("", lambda _: True)
 KEPT = When("with a deposit", lambda c: c.bound.kept)
 NOT_KEPT = When("without a deposit", lambda c: not c.bound.kept)
-MOMENTS = When("with the residual bound", lambda c: c.claim.bound == "residual")
+MOMENTS = When("with a surrogate and not the paper's bound", lambda c: c.bound.rows)
+CURVED = When("with a declared curvature", lambda c: c.claim.curvature is not None)
+BALL = When("with noise that is the same on every weight", lambda c: c.bound.shape is None)
+SHAPED = When("with noise that has a shape", lambda c: c.bound.shape is not None)
 # fmt: on
 
 
@@ -299,8 +314,9 @@ def _failures(seen: Inspection) -> dict[str, float]:
     claim = seen.claim
     if seen.bound.kept:
         return kept_failures(claim.delta)
+    due = due_failures if claim.curvature is None else curvature_failures
     averaged, planned = claim.averaged, int(seen.sequence.get("planned", 1))
-    return due_failures(claim.delta, claim.distance, averaged=averaged, planned=planned) if seen.bound.provable else {}
+    return due(claim.delta, claim.distance, averaged=averaged, planned=planned) if seen.bound.provable else {}
 
 
 def _row_bound(seen: Inspection) -> float:
@@ -314,6 +330,11 @@ def _l2(seen: Inspection, rows: float) -> float:
     return 1.0 / (number(model["fixed_c"]) * rows) if "fixed_c" in model else float(number(model["l2"]))
 
 
+def _least_length(seen: Inspection) -> float:
+    """How long a vector of length 1 is at least as gradients are measured."""
+    return 1.0 if seen.claim.curvature is None else math.sqrt(number(seen["curvature_least"]))
+
+
 def _published_rows(seen: Inspection) -> int:
     return one_digit(max(1, int(seen["sizes.n_retain"])))
 
@@ -323,7 +344,7 @@ def _from_elsewhere(seen: Inspection) -> list[str]:
     record = seen["model.record"]
     known = dict.fromkeys(("n_source", "l2", "row_bound", "training_residual", *WEIGHT_FACTS), record)
     known |= dict.fromkeys(("change_supremum", "sampling_failure", "tv_upper"), "derived")
-    known |= dict.fromkeys(("alpha", "beta", "lipschitz", "gamma", "lipschitz_power"), "declared")
+    known |= dict.fromkeys(("alpha", "beta", "lipschitz", "gamma", "lipschitz_power", "curvature"), "declared")
     known["rounding"] = "derived" if seen.loss.rounding_derived else "declared"
     if seen.claim.distance.is_source:
         known["training_residual"] = "measured"
@@ -445,7 +466,7 @@ FACTS = rules({
                          lambda c: _l2(c, c["n_source"] - c["n_forget"]))),
         ("row_bound", IS, "model.row_bound"),
     ),
-    When("with the residual bound, after another step than the paper's", lambda c: (
+    When("with a surrogate, after another step than the paper's", lambda c: (
         MOMENTS.holds(c) and c["step.kind"] != "newton")): (("step.residual", AT_MOST, "solver_residual"),),
     When("with the source's own rows", lambda c: c.claim.distance.is_source and c.loss.convex): (
         ("n_surrogate", IS, "n_source"),
@@ -455,7 +476,7 @@ FACTS = rules({
         ("directions", IS, Value("the features, and one for a bias",
                                  lambda c: c["sizes.features"] + int(c["model.bias"]))),
         ("change_longest", AT_MOST, Value("change_supremum, and what float64 lost of a row", lambda c: (
-            c["change_supremum"] + 2.0 * c["rounding"] / (c["n_source"] - c["n_forget"])))),
+            c["change_supremum"] + 2.0 * c["rounding"] / (c["n_source"] - c["n_forget"]) / _least_length(c)))),
         ("longest_row", AT_MOST, "row_bound"),
     ),
     When("where rows are sampled", lambda c: MOMENTS.holds(c) and c.claim.distance.samples_rows): (
@@ -472,13 +493,22 @@ FACTS = rules({
     ),
     NOT_KEPT: (ONLY_A_DEPOSIT,),
     KEPT: (
-        DRAWN,
         OF_LEVELS,
         (Value("quadratic losses, and no others, go the exact route", lambda c: (
             (c.route == EXACT) == (c.loss in (RIDGE, TANGENT)))),),
         (Value("the plain route, which divides by l2, leaves no weight free", lambda c: (
             c.route != PLAIN or "free_bias" not in c["model"])),),
+    ),
+    SHAPED: (
+        DRAWN,
         ("shape_least", AT_MOST, "shape_largest"),
+    ),
+    CURVED: (
+        ("curvature", AT_MOST, Value("half of the smallest ratio that halves of the surrogate showed", lambda c: (
+            0.5 * c["curvature_seen"]))),
+        ("curvature_seen", AT_MOST, 1.0),
+        (Value("a loss of which is known how fast rows flatten", lambda c: (
+            c["model.loss"] in (SOFTMAX.name, LOGISTIC.name, ONE_VS_REST.name, RIDGE.name))),),
     ),
 })
 
@@ -531,23 +561,30 @@ STATEMENT = rules({
         *COMMON,
         ("sizes.parameters", IS, Value("classes times features, bias included", _parameters)),
     ),
+    BALL: (
+        ("noise.grid_exponent", IS, Value("the grid of this sigma", lambda c: (
+            public_grid(c["sigma"], Ball(c.claim.n_parameters), c["mu"])))),
+    ),
+    SHAPED: (
+        ("noise.failures.arithmetic", IS, Value("what is set aside for drawing the noise", lambda c: (
+            kept_failures(c.claim.delta)["arithmetic"]))),
+        DRAWN,
+        ("noise.grid_exponent", IS, Value("the grid of the smallest", lambda c: grid_exponent(c["noise.smallest"]))),
+    ),
     NOT_KEPT: (
         ONLY_A_DEPOSIT,
         ("noise.choice", ONE_OF, (POLICY, LADDER), "the noise was set beforehand or is a rung"),
         (Value("sigma is a rung, a power of two, where nobody set it", lambda c: (
             (c["noise.choice"] == POLICY and c["noise.rehearsed_rows"] is None) or is_level(c["sigma"]))),),
-        ("noise.rungs", IS, Value("those of l2 and sizes", lambda c: rungs_of(c.content, c["noise.choice"]))),
-        ("noise.grid_exponent", IS, Value("the grid of this sigma", lambda c: (
-            public_grid(c["sigma"], Ball(c.claim.n_parameters), c["mu"])))),
+        ("noise.rungs", IS, Value("those of l2 and sizes", lambda c: (
+            rungs_of(c.content, c["noise.choice"], c["noise"].get("smallest"))))),
     ),
     KEPT: (
         ("noise.failures", IS, Value("what issuing spends of delta", _failures)),
-        DRAWN,
         ("noise.choice", ONE_OF, (LEVELS, POLICY), "the noise is a level or was set beforehand"),
         ("noise.rungs", IS, "noise.rehearsed_rows"),
         OF_LEVELS,
         ("noise.averaged", IS, False),
-        ("noise.grid_exponent", IS, Value("the grid of the smallest", lambda c: grid_exponent(c["noise.smallest"]))),
     ),
 })
 

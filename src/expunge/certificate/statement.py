@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from expunge.bounds.calibration import LADDER, LEVELS, count_levels, mu_for
+from expunge.bounds.ellipsoid import EXACT_SHARE
 from expunge.certificate.claim import SCHEMA, STATEMENT_SCHEMA, Fact, Json, ellipsoid_of
 from expunge.certificate.derive import bound_named, sentences
 from expunge.certificate.dossier import Certificate, Document, digest_of, read_claim
@@ -61,6 +63,11 @@ def statement_of(dossier: Certificate) -> Statement:
     declared = sorted(name for name, fact in bound["inputs"].items() if fact["provenance"] == "declared")
     estimated = private["distance"]["provenance"] == "estimated"  # for the update, which depends on who left
     published = model.get("published", {"l2": model["l2"]})
+    exact = {}
+    if bound_named(bound["kind"]).shape is not None:  # of noise with a shape its exact part, made of no row that left
+        facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in bound["inputs"].items()}
+        shape = ellipsoid_of(facts, private["sizes"]["parameters"])
+        exact["smallest"] = shape.smallest(private["sigma"])
     content: Json = {
         "schema": STATEMENT_SCHEMA,
         "status": private["status"],
@@ -76,12 +83,14 @@ def statement_of(dossier: Certificate) -> Statement:
             "kind": bound["kind"],
             "declared": declared,
             **({} if bound_named(bound["kind"]).provable else {"tuned": bound["tuned"]}),
+            **({"curvature": bound["inputs"]["curvature"]["value"]} if "curvature" in declared else {}),
         },
         "distance": private["distance"] | ({"value": None} if estimated else {}),
         "noise": {
             **{name: noise[name] for name in NOISE},
             "failures": dict(noise["failures"]),
-            "rungs": rungs_of(private, noise["choice"]),
+            "rungs": rungs_of(private, noise["choice"], exact.get("smallest")),
+            **exact,
         },
         "sizes": {name: private["sizes"][name] for name in SIZES},
         "model": {
@@ -95,10 +104,6 @@ def statement_of(dossier: Certificate) -> Statement:
         "software": dict(private["software"]),
         "created": str(private["created"])[:DAY],
     }
-    if bound_named(bound["kind"]).kept:  # of noise with a shape its exact part, a power of four of the retained rows
-        facts = {name: Fact(fact["value"], fact["provenance"]) for name, fact in bound["inputs"].items()}
-        shape = ellipsoid_of(facts, private["sizes"]["parameters"])
-        content["noise"]["smallest"] = shape.smallest(private["sigma"])
     if "sequence" in private["data"]:
         place = private["data"]["sequence"]
         head = place["ledger_head"]
@@ -124,14 +129,18 @@ def committed_head(key: str, head: Json) -> str:
     return key_digest(key, "ledger head before", f"{head['size']} {head['hash']}")
 
 
-def rungs_of(content: Json, choice: str) -> int | None:
-    """How many noise levels there were to choose from (`noise.rungs`), by public numbers; None where none was."""
+def rungs_of(content: Json, choice: str, smallest: float | None = None) -> int | None:
+    """How many noise levels there were to choose from (`noise.rungs`), by public numbers; None where none was.
+
+    `smallest` is the deviation of the exact part of noise with a shape.
+    """
     sizes = content["sizes"]
     if choice == LEVELS:
         return int(content["noise"]["rehearsed_rows"])
     if choice != LADDER:
         return None
-    return count_levels(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"])
+    unit = 1.0 if smallest is None else smallest / math.sqrt(EXACT_SHARE) / content["sigma"]
+    return count_levels(content["model"]["l2"], sizes["classes"], sizes["parameters"], content["sigma"], unit)
 
 
 # Reading a file of either part.

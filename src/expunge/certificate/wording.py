@@ -115,16 +115,18 @@ def next_to_nothing(epsilon: float) -> str:
 
 def guarantee(claim: Claim, sigma: float, *, kept: bool) -> str:
     """The promise in one sentence; `kept` where it was issued with a deposit."""
+    shaped = kept or claim.curvature is not None
     noise = (
         "(the minimiser of the same objective on the retained rows), with Gaussian noise added whose covariance is "
-        "made from the retained rows alone, rounded to the same grid and stored in the same type."
-        if kept
+        f"made from the {'retained' if kept else 'surrogate'} rows alone, rounded to the same grid and stored in the "
+        "same type."
+        if shaped
         else f"with Gaussian noise of the same standard deviation {up(sigma)} added to each, rounded to the same grid "
         "and stored in the same type."
     )
     promise = (
         f"The published weights are ({up(claim.epsilon)}, {up(claim.delta)})-indistinguishable from the weights that "
-        f"retraining without the forgotten rows would have given{'' if kept else ','} {noise}"
+        f"retraining without the forgotten rows would have given{'' if shaped else ','} {noise}"
     )
     return f"{next_to_nothing(claim.epsilon)} {promise} {outside(claim.preparation)}".strip()
 
@@ -157,6 +159,10 @@ NOT_CHOSEN = (
     "The forgotten rows were not chosen by somebody who looked at source and surrogate: rows picked along the "
     "direction in which the two differ most can exceed the bound."
 )
+OWN_MEASURE = (
+    "Lengths are measured by the surrogate rows' own Hessian, each row by that of the others; it is treated as fixed "
+    "where rows are taken for draws."
+)
 AVERAGED = (
     "delta is an average over the drawing of the data sets: given the data at hand, the probability exceeds k delta "
     "for at most one drawing in k."
@@ -169,12 +175,27 @@ OPTIMUM = "Training reached its optimum exactly, and the Hessians of finite sets
 CONSTANTS = "The constants alpha, beta, L and gamma hold for every example."
 
 
+def declared_curvature(claim: Claim) -> str:
+    """What is declared of the retained rows' curvature, in a dossier with what speaks for it; empty if nothing is."""
+    if claim.curvature is None:
+        return ""
+    seen = "" if claim.public else f" (random halves of the surrogate: {claim.facts['curvature_seen'].value:.2g} times)"
+    return (
+        f"Declared: in every direction the retained rows curve the loss at least {claim.curvature:g} times as much as "
+        "the surrogate rows do, the regulariser included, at the new weights and as far around them as the bound "
+        f"goes{seen}. "
+        "A group that the surrogate has and the retained rows lack makes it false, and then the guarantee is."
+    )
+
+
 def assumptions(claim: Claim, *, provable: bool) -> tuple[str, ...]:
     """What has to be true for the guarantee, in plain words, the most doubtful first; empty for a proven one."""
     distance = claim.distance
     declared = sorted(name for name, fact in claim.facts.items() if fact.provenance == "declared")
+    declared = [name for name in declared if name != "curvature"]  # which has a sentence of its own
     sampled = distance.samples_rows and provable
     said = {
+        declared_curvature(claim): claim.curvature is not None,
         SEEN: sampled and not distance.counts_unlike,
         WITHIN.format(distance.sampling.partition(":")[2]): sampled and distance.within is not None,
         FALSE_CONSTANTS: claim.tuned,
@@ -191,6 +212,7 @@ def assumptions(claim: Claim, *, provable: bool) -> tuple[str, ...]:
         str(distance.law.assumption): distance.law.assumption is not None,
         INDEPENDENT: sampled,
         NOT_CHOSEN: sampled,
+        OWN_MEASURE: sampled and claim.curvature is not None,
         AVERAGED: sampled and claim.averaged and distance.counts_unlike,
         OWN_ROWS: distance.is_source,
         OPTIMUM: not provable,

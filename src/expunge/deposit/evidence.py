@@ -74,7 +74,9 @@ class DepositEvidence:
     def retained(self) -> Retained:
         """What is left of the deposit."""
         route = self.solution.facts.route
-        return Retained(NO_SURROGATE, route=route, scale=self._scale(), deposit=self.deposit)
+        return Retained(
+            NO_SURROGATE, shape=self.deposit.ellipsoid, route=route, scale=self._scale(), deposit=self.deposit
+        )
 
     def _scale(self) -> Scale | None:
         """The one that was set beforehand, or the smallest level that covers the region, at this epsilon and delta;

@@ -24,13 +24,10 @@ from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.deposit.matrices import (
     Blocks,
     Gram,
-    Norm,
-    cholesky_error,
+    ellipsoid_by,
     inverse_of,
-    largest,
     not_definite,
     shape_of,
-    square_of,
     too_small,
 )
 from expunge.deposit.region import Penalty, RetainedProblem, Setting
@@ -43,7 +40,7 @@ from expunge.record import TrainingRecord, loss_named
 from expunge.request.request import head_of
 from expunge.rows.features import to_engine
 from expunge.rows.hashes import HASH_BYTES, KEY_BYTES, PRECISIONS, RowHashes
-from expunge.runtime.arrays import Array, Device, Dtype, load_torch, namespace, norm, size, to_device, to_numpy
+from expunge.runtime.arrays import Array, Device, Dtype, load_torch, norm, size, to_device, to_numpy
 from expunge.runtime.memory import file_bytes, out_of_memory
 from expunge.runtime.safetensors import read_safetensors, safetensors_parts
 from expunge.runtime.strict_json import read_as, read_json
@@ -182,22 +179,11 @@ class Deposit:
 
     @cached_property
     def ellipsoid(self) -> Ellipsoid:
-        """The shape of the noise, with its matrix. The part drawn exactly, which is published, hangs on a power of four
-        above the largest eigenvalue."""
-        matrix = Blocks(square_of(self.shape), joint=False)
-        error = cholesky_error(matrix)  # of the product, which is the matrix of the noise exactly
-        least = Norm(matrix.plus(-error), self.shape).least
-        if least <= 0.0:
+        """The shape of the noise, with its matrix."""
+        made = ellipsoid_by(self.shape, size(self.model.matrix()))
+        if made is None:
             raise not_definite()
-        squares = float(namespace(self._inverse).square(self._inverse).sum())
-        trace = len(self.anchor) * squares * (1.0 + 2.0**-30)
-        known = (
-            size(self.model.matrix()),
-            power_of_four(largest(matrix.plus(error)) * (1.0 + 2.0**-20)),
-            least / (1.0 + 2.0**-20),
-            trace,
-        )
-        return Ellipsoid(*known, factors=to_numpy(self.shape))
+        return made
 
     @cached_property
     def output_noise(self) -> float:

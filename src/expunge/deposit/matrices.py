@@ -16,6 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from expunge.bounds.calibration import power_of_four
+from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.errors import DataError, ModelError
 from expunge.heads import LinearHead, Ridge, RowSet, Softmax
 from expunge.heads.tangent import JacobianRows
@@ -235,6 +237,22 @@ def _raised(bound: float, holds: Callable[[float], bool], below: float = math.in
             return bound
         bound *= 1.0 + 2.0 ** min(attempt - 6, 1)
     return math.inf
+
+
+def ellipsoid_by(factor: Array, n_parameters: int) -> Ellipsoid | None:
+    """The shape `M_0 = L L'` of noise, which these factors define; None where it is not positive definite for certain.
+
+    The part drawn exactly, which is published, hangs on a power of four above the largest eigenvalue.
+    """
+    matrix = Blocks(square_of(factor), joint=factor.shape[-1] == n_parameters)
+    error = cholesky_error(matrix)  # of the product, which is the matrix of the noise exactly
+    least = Norm(matrix.plus(-error), factor).least
+    if least <= 0.0:
+        return None
+    squares = math.fsum(norm(inverse_of(each)) ** 2 for each in factor)
+    trace = n_parameters // (factor.shape[-1] * len(factor)) * squares * (1.0 + 2.0**-30)
+    top = power_of_four(largest(matrix.plus(error)) * (1.0 + 2.0**-20))
+    return Ellipsoid(n_parameters, top, least / (1.0 + 2.0**-20), trace, factors=to_numpy(factor))
 
 
 def largest(matrix: Blocks) -> float:

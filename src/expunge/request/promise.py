@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from expunge.bounds.calibration import REHEARSAL, Scale, asked_scale, publishable
+from expunge.bounds.curvature import EVIDENCE_SHARE
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.paper import SIZE_CONVENTIONS, PaperConstants
 from expunge.certificate.claim import (
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 # Everything that changes what is promised -------------------------------------------------------------------------
 
-DEPOSIT = "deposit"  # the bound
+DEPOSIT, CURVATURE = "deposit", "curvature"  # bounds
+AUTO = "auto"  # of a curvature: half of what the surrogate's halves show
 NO_SURROGATE = Distance(DEPOSIT, 0.0)  # with a deposit no rows stand in for any
 WITHOUT_THE_DEPOSIT = "ask with rows that resemble the source instead of the deposit (--surrogate, --distance)"
 
@@ -108,6 +110,27 @@ def parse_constants(text: str) -> PaperConstants | str:
     return constants
 
 
+def parse_curvature(given: Any) -> float | str | None:
+    """`none`, `auto`, or a number above 0 and at most 0.5.
+
+    >>> parse_curvature("0.25"), parse_curvature("none")
+    (0.25, None)
+    """
+    if given in (None, "none", AUTO):
+        return AUTO if given == AUTO else None
+    try:
+        share = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError):
+        share = math.nan
+    if not 0.0 < share <= EVIDENCE_SHARE:
+        raise OptionError(
+            f"curvature {given!r}",
+            f"it is none, auto, or a number above 0 and at most {EVIDENCE_SHARE:g}",
+            "Write auto, or for example 0.3.",
+        )
+    return share
+
+
 @dataclass(frozen=True)
 class Declared:
     """What somebody states of a model that has no record; the certificate marks it as declared."""
@@ -164,6 +187,13 @@ class Promise:
         section="Step and bound",
     )
     bound: str = option("residual, or paper: Theorem 4.2 and Corollary 4.4.", "residual")
+    curvature: float | str | None = option(
+        "What a small l2 needs: how much the retained rows curve the loss at least, in every direction, relative to "
+        "the surrogate rows. A number such as 0.3 (refused above half of what random halves of the surrogate show), "
+        "auto (that half) or none, the default. The certificate names it first among its assumptions.",
+        None,
+        text=parse_curvature,
+    )
     constants: PaperConstants | str | None = option(
         "For --bound paper: derived (closed forms), paper (what its experiments set; false for any loss), or "
         "alpha=..,beta=..,L=..,gamma=..",
@@ -183,6 +213,7 @@ class Promise:
         # of the paper's bound nothing is proven anyhow
         check_budget(self.epsilon, self.delta, force=self.force or self.paper)
         object.__setattr__(self, "noise", asked_scale(self.noise))
+        object.__setattr__(self, "curvature", parse_curvature(self.curvature))
         if self.distance is not None:
             self._read_distance()
         choice(self.step or "newton", STEPS, "step")
@@ -223,6 +254,7 @@ class Promise:
         """With everything that was left to what suits the evidence; what does not apply to it is refused."""
         if deposit:
             usual = {"step": None, "bound": "residual", "constants": None, "sizes": "source", "distance": None}
+            usual |= {"curvature": None}
             chosen = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
             require_none_with_deposit({"surrogate": surrogate, **chosen, "match_classes": self.match_classes})
             if self.noise.kind == REHEARSAL:
@@ -234,6 +266,10 @@ class Promise:
             return replace(self, distance=NO_SURROGATE, step="newton", bound=DEPOSIT)
         if self.deposit:
             raise OptionError(f"bound {self.bound!r}", "it is a deposit's, and none was given", "Give the deposit.")
+        if self.bound == CURVATURE and self.curvature is None:
+            raise OptionError(
+                f"bound {self.bound!r}", "it takes a curvature", "Give --curvature auto (curvature='auto')."
+            )
         if not surrogate or self.distance is None:
             raise OptionError(
                 "no surrogate, or no distance", "without a deposit both are needed", "Give them, or a deposit."
@@ -250,7 +286,17 @@ class Promise:
                 "without a deposit some rows stand in for the source, at some distance from it",
                 "Give the deposit, or a surrogate and how far it is from the source.",
             )
-        return replace(self, step=self.step or ("newton" if self.paper else "converged"))
+        step = self.step or ("newton" if self.paper else "converged")
+        if self.curvature is None:
+            return replace(self, step=step)
+        declared = isinstance(self.distance, Distance) and self.distance.provenance == "declared"
+        if self.paper or step == "balanced" or not declared:
+            raise OptionError(
+                f"curvature with bound {self.bound}, step {step} and distance {self.distance}",
+                "it goes with the residual bound, a declared distance, and a step that does not hang on the bound",
+                "Use --curvature none (curvature='none'), or a declared distance and the usual bound and step.",
+            )
+        return replace(self, step=step, bound=CURVATURE)
 
     @property
     def scale(self) -> Scale:
@@ -470,7 +516,7 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Array, force: boo
             f"{claim.delta:g} is to be certified",
             "The formula is proved for epsilon < 1 only; use --bound residual, which calibrates exactly.",
         )
-    if bound_named(claim.bound).kept:
+    if bound_named(claim.bound).shape is not None:
         lost, spent = drawing_delta(claim.n_parameters, claim.epsilon), claim.failures["arithmetic"]
         if lost > spent:
             raise VacuousClaim(
@@ -479,12 +525,13 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Array, force: boo
                 "Raise delta, or lower epsilon.",
             )
         noise, spread = derived.sigma * claim.facts["output_noise"].value, claim.facts["output_spread"].value
+        instead = WITHOUT_THE_DEPOSIT if bound_named(claim.bound).kept else "use a larger surrogate"
         if noise > spread and not force:  # its weights may be long where no output sees them
             raise UselessModel(
                 f"the noise would move a typical output by {noise:.3g}, and the outputs themselves are about "
                 f"{spread:.3g}",
                 "more noise than signal is of no use",
-                f"Forget fewer rows at once, {WITHOUT_THE_DEPOSIT}, train with a larger l2 next time, see with "
+                f"Forget fewer rows at once, {instead}, train with a larger l2 next time, see with "
                 "expunge plan what other epsilons cost, or insist with --force (force=True).",
             )
         return
@@ -494,7 +541,8 @@ def refuse_unsound(claim: Claim, derived: Conclusion, weights: Array, force: boo
         raise UselessModel(
             f"the noise (norm {length:.3g}) would swamp the weights (norm {size:.3g})",
             f"more noise than weights is of no use; the largest term of the bound is {largest}",
-            "Forget fewer rows at once, use a closer or larger surrogate, try --step balanced (step='balanced'), train "
-            "with a larger l2, keep a deposit of the next source (expunge deposit), see with expunge plan what other "
-            "epsilons and noise cost, or insist with --force (force=True).",
+            "Forget fewer rows at once, declare the surrogate's curvature (--curvature auto, curvature='auto'), use a "
+            "closer or larger surrogate, try --step balanced (step='balanced'), train with a larger l2, keep a deposit "
+            "of the next source (expunge deposit), see with expunge plan what other epsilons and noise cost, or insist "
+            "with --force (force=True).",
         )

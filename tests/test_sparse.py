@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 
 import expunge
 import expunge.sklearn
+from expunge.deposit.make import make_deposit
 from expunge.deposit.matrices import gram_of
 from expunge.deposit.membership import answers
 from expunge.deposit.sums import Gauge, gauges_of
@@ -183,6 +184,16 @@ def test_many_blocks_are_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(one.factor, other.factor, atol=1e-14)
 
 
+def test_blocks_of_a_stream_are_written_out_one_at_a_time() -> None:
+    X, y = drawn()
+    model = expunge.train(X, y, l2=0.05, max_norm=2.0)
+    parts = expunge.stream(lambda: ((X[start : start + 70], y[start : start + 70]) for start in range(0, 300, 70)))
+    one, other = (expunge.deposit(model, X, y, seed=1), make_deposit(model, parts, seed=1).deposit)
+    for own, its in zip(one.hashes.digests, other.hashes.digests, strict=True):
+        assert (own == its).all()
+    assert (one.gram.parts == other.gram.parts).all()
+
+
 # Files and pipelines --------------------------------------------------------------------------------------------------
 
 
@@ -202,12 +213,15 @@ def test_a_matrix_as_scipy_saves_it_has_its_labels_beside_it(tmp_path: Path) -> 
     for wrong, message in (
         ({"format": "csc"}, "format csr"),
         ({"shape": np.array([300])}, "shape"),
-        ({"shape": np.array([299, 60])}, "not a whole .npz file"),
+        ({"shape": np.array([299, 60])}, "do not fit together"),
         ({"shape": np.array([300, 59])}, "not a whole .npz file"),
         ({"shape": np.array([300, 2**55])}, "a row, written out"),
         ({"indices": X.indices - 1}, "not a whole .npz file"),
-        ({"indptr": X.indptr[::-1]}, "not a whole .npz file"),
-        ({"data": X.data[1:]}, "not a whole .npz file"),
+        ({"indptr": X.indptr[::-1]}, "do not fit together"),
+        ({"indptr": -X.indptr}, "do not fit together"),
+        ({"indices": X.indices + 0.5}, "do not fit together"),
+        ({"data": X.data[1:]}, "do not fit together"),
+        ({"data": X.data.astype(str)}, "real numbers"),
         ({"y": y[1:]}, "299 labels for 300 rows"),
     ):
         np.savez(tmp_path / "wrong.npz", **parts | wrong)

@@ -94,15 +94,31 @@ def _sparse_of(path: Path, arrays: dict[str, Array]) -> Any:
     """Sparse rows, every place in them checked."""
     from scipy.sparse import csr_array
 
-    kind, shape = arrays["format"], arrays["shape"]
+    values, places, starts, shape, kind = (arrays[name] for name in SPARSE)
+    remedy = "Save with scipy.sparse.save_npz(path, X.tocsr())."
     if str(kind.astype(str)) != "csr" or shape.shape != (2,) or shape.dtype.kind not in "iu":
         raise FileError(
             f"{path}: a sparse matrix of format {kind} and shape {shape}",
             "rows one after another are needed, in format csr",
-            "Save with scipy.sparse.save_npz(path, X.tocsr()).",
+            remedy,
+        )
+    integers = all(each.dtype.kind in "iu" and each.ndim == 1 for each in (places, starts))
+    if (
+        not integers
+        or values.shape != places.shape
+        or len(starts) != shape[0] + 1
+        or (starts[0], starts[-1]) != (0, len(places))
+        or (starts[1:] < starts[:-1]).any()
+    ):
+        raise FileError(
+            f"{path}: data, indices and indptr of a sparse matrix that do not fit together",
+            "indptr says where each row's values begin",
+            remedy,
         )
     require_room(8 * int(shape[1]), path, "a row, written out,")
-    rows = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(int(shape[0]), int(shape[1])))
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"{path}: features of dtype {values.dtype}", "real numbers are needed", "Convert them.")
+    rows = csr_array((values, places, starts), shape=(int(shape[0]), int(shape[1])))
     rows.check_format(full_check=True)
     return rows
 

@@ -264,7 +264,8 @@ def stream(
 
     def read(_: Share) -> Iterator[Chunk]:
         for item in blocks():
-            yield item if isinstance(item, tuple) else (item, None)
+            values, labels = item if isinstance(item, tuple) else (item, None)
+            yield (values.toarray() if hasattr(values, "tocsr") else values), labels  # a block has room, written out
 
     return Stream(name, read, labelled=labelled, encoder=encoder, own_rows=True)
 

@@ -215,8 +215,12 @@ def test_the_radius_of_each_route_by_hand() -> None:
     assert radius_in_route(FACTS) == pytest.approx(-2.0 * math.log(1.0 - 0.5 * rho), rel=1e-14)
     rho = 0.012 + phi / LN2 * 0.25 * 0.05 * 1.5
     C = math.sqrt(8.0 * 1.5 * 2.0)
-    long_rows = replace(FACTS, route=LONG_ROWS)
-    assert radius_in_route(long_rows) == pytest.approx((1.0 - math.sqrt(1.0 - 2.0 * C * rho)) / C, rel=1e-13)
+    long_rows, by_lengths = replace(FACTS, route=LONG_ROWS), (1.0 - math.sqrt(1.0 - 2.0 * C * rho)) / C
+    by_range = -2.0 * math.log(1.0 - 0.5 * rho)
+    assert by_range < by_lengths, "the smaller of the two is taken"
+    assert radius_in_route(long_rows) == pytest.approx(by_range, rel=1e-14)
+    for c in (0.0, 50.0):  # not measured, or of no use
+        assert radius_in_route(replace(long_rows, concordance=c)) == pytest.approx(by_lengths, rel=1e-13)
     rho = 0.012 + phi * 0.05 * 1.5
     assert radius_in_route(replace(FACTS, route=PLAIN)) == pytest.approx(rho / 0.125, rel=1e-14)
     assert radius_in_route(replace(FACTS, route=EXACT)) == pytest.approx(0.012, rel=1e-15)
@@ -230,7 +234,9 @@ def test_every_route_of_third_order_by_hand() -> None:
     )
     rho, C = 0.012 + chi / LN2**2 * 0.25**2 * 0.05 * math.sqrt(1.5), math.sqrt(8.0 * 1.5 * 2.0)
     radius = (1.0 - math.sqrt(1.0 - 2.0 * C * rho)) / C
-    assert radius_in_route(replace(FACTS, route=LONG_ROWS + THIRD)) == pytest.approx(radius, rel=1e-12)
+    long_rows = replace(FACTS, route=LONG_ROWS + THIRD)
+    assert radius_in_route(replace(long_rows, concordance=0.0)) == pytest.approx(radius, rel=1e-12)
+    assert radius_in_route(long_rows) == pytest.approx(-2.0 * math.log(1.0 - 0.5 * rho), rel=1e-12)
     rho = 0.012 + chi * 0.05 * 1.5
     assert radius_in_route(replace(FACTS, route=PLAIN + THIRD)) == pytest.approx(rho / 0.125, rel=1e-13)
 
@@ -239,7 +245,10 @@ def test_what_is_used_of_each_route_by_hand() -> None:
     phi = (1.0 - LN2) / LN2
     assert reach_used(FACTS) == pytest.approx(0.5 * (0.012 + phi * math.sqrt(2.0) * 0.05), rel=1e-14)
     rho = 0.012 + phi / LN2 * 0.25 * 0.05 * 1.5
-    assert reach_used(replace(FACTS, route=LONG_ROWS)) == pytest.approx(2.0 * math.sqrt(24.0) * rho, rel=1e-14)
+    long_rows = replace(FACTS, route=LONG_ROWS)
+    assert reach_used(long_rows) == pytest.approx(0.5 * rho, rel=1e-14)
+    for c in (0.0, 50.0):
+        assert reach_used(replace(long_rows, concordance=c)) == pytest.approx(2.0 * math.sqrt(24.0) * rho, rel=1e-14)
     assert reach_used(replace(FACTS, route=PLAIN)) == reach_used(replace(FACTS, route=EXACT)) == 0.0
 
 
@@ -316,11 +325,11 @@ def fifty_digits(facts: DepositFacts) -> mpmath.mpf:
             x = rho
         elif facts.route.startswith(PLAIN):
             x = rho / facts.l2
-        elif facts.route.startswith(RANGE):
+        else:
             product = facts.concordance * rho
             x = -mpmath.log1p(-product) / facts.concordance if product < 1 else mpmath.inf
-        else:
-            x = (1 - mpmath.sqrt(1 - 2 * C * rho)) / C if 2 * C * rho < 1 else mpmath.inf
+            if facts.route.startswith(LONG_ROWS) and 2 * C * rho < 1:
+                x = min(x, (1 - mpmath.sqrt(1 - 2 * C * rho)) / C)
         return x * mpmath.sqrt(facts.shape_ratio)
 
 
@@ -365,7 +374,7 @@ def test_every_fact_of_a_route_counts() -> None:
         PLAIN + THIRD: {"reach", "update_curved", "curvature_ratio"},
     }
     for route, names in counted.items():
-        facts = replace(FACTS, route=route)
+        facts = replace(FACTS, route=route, concordance=0.5 if route.startswith(RANGE) else 0.0)
         for name in ("solver", "rounding", "shape_ratio", *names):
             larger = replace(facts, **{name: getattr(facts, name) * 1.01})
             assert deposit_bound(larger).radius > deposit_bound(facts).radius * 1.00001, (route, name)

@@ -8,7 +8,7 @@ in the norm of the shape `M_0` that the noise has, which is made of the retained
 ||e||_M` with `ratio = lambda_max(M^-1 M_0)`.
 
     range      M = e^-R H' + reg                         x = -ln(1 - c rho) / c
-    long rows  M = (1 - a/2) H' - (r^2/2a) H_2' + reg    x = (1 - sqrt(1 - 2 C rho)) / C
+    long rows  M = (1 - a/2) H' - (r^2/2a) H_2' + reg    x = (1 - sqrt(1 - 2 C rho)) / C, or as for the range
     plain      M = I, for a regulariser that leaves no weight free: x = ||gradient at v|| / l2
     exact      quadratic losses, M = H' + reg: x = rho
 
@@ -16,7 +16,8 @@ Here g', H' and H_2' are the retained rows' mean gradient, Hessian and Hessian w
 length in a gauge (deposit/sums.py), reg is the regulariser's matrix, and rho bounds the norm of the gradient at v in
 `M^-1`: what the step left, what float64 lost, and the remainder. c is the largest range of `e x` over the rows for an e
 of length 1 in M, r the update's length in the gauge, a a number between 0 and 2, any of which will do, and
-`C = sqrt(tau^2 omega e^R)`. docs/theory.md, section 18, has the proofs; deposit/region.py finds the numbers.
+`C = sqrt(tau^2 omega e^R)`. The radius by c holds for every M that is at most the Hessian at v, so on long rows the
+smaller of the two is taken. docs/theory.md, section 18, has the proofs; deposit/region.py finds the numbers.
 
 Where the third derivatives were kept too, only what is of third order in u is unknown, and the first
 three routes have a smaller remainder (`THIRD`); everything else of them is the same.
@@ -162,15 +163,18 @@ def radius_in_route(facts: DepositFacts) -> float:
         return rho
     if way == PLAIN:
         return rho / facts.l2
-    if way == LONG_ROWS:
-        return weighted_radius(math.sqrt(facts.spread * facts.weight_ratio * math.exp(facts.reach)), rho)
     if way == RANGE:
         return concordant_radius(facts.concordance, rho)
+    if way == LONG_ROWS:
+        by_lengths = weighted_radius(math.sqrt(facts.spread * facts.weight_ratio * math.exp(facts.reach)), rho)
+        # a c of 0 was not measured
+        return min(by_lengths, concordant_radius(facts.concordance, rho)) if facts.concordance > 0.0 else by_lengths
     raise ValueError(f"route {facts.route!r}")
 
 
 def reach_used(facts: DepositFacts) -> float:
-    """How far on the way to where the route has no radius any more: `c rho` or `2 C rho`, none from 1 on.
+    """How far on the way to where the route has no radius any more: `c rho`, on long rows that or `2 C rho`, whichever
+    is less; none from 1 on.
 
     0 for the plain and the exact route, which have no such end.
 
@@ -181,7 +185,8 @@ def reach_used(facts: DepositFacts) -> float:
     if way == RANGE:
         return facts.concordance * rho
     if way == LONG_ROWS:
-        return 2.0 * math.sqrt(facts.spread * facts.weight_ratio * math.exp(facts.reach)) * rho
+        used = 2.0 * math.sqrt(facts.spread * facts.weight_ratio * math.exp(facts.reach)) * rho
+        return min(used, facts.concordance * rho) if facts.concordance > 0.0 else used
     return 0.0
 
 

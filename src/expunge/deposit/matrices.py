@@ -45,7 +45,7 @@ from expunge.runtime.arrays import (
 from expunge.solve.linear import lanczos
 
 UNIT_ROUNDOFF = 2.0**-53
-STEPS = 12  # of Lanczos' iteration
+STEPS, NEAR_STEPS = 12, 16  # of Lanczos' iteration, of Davidson's
 CLOSE = 1.0 + 2.0**-7  # how far above what was found a bound is tried first
 TRIES = 60
 SMALL = 256  # rows of a block up to which all eigenvalues are found at once
@@ -118,7 +118,8 @@ class Blocks:
 
     def row_sum(self) -> float:
         """Upper bound on the largest eigenvalue's size: the largest sum of sizes along a row."""
-        return float(abs(self.values).sum(axis=-1).max()) * (1.0 + 2.0**-40)
+        panels = (self.values[:, start : start + SMALL] for start in range(0, self.size, SMALL))
+        return max(float(abs(panel).sum(axis=-1).max()) for panel in panels) * (1.0 + 2.0**-40)
 
 
 def factored(matrix: Blocks) -> Array | None:
@@ -134,12 +135,12 @@ def cholesky_error(matrix: Blocks) -> float:
 def is_definite(matrix: Blocks, lost: float = 0.0, *, in_place: bool = False) -> bool:
     """Whether every block is positive definite, for certain; `lost` is what forming it may have changed of it.
 
-    `in_place` changes the diagonal of a matrix that nobody needs afterwards.
+    `in_place` uses up a matrix that nobody needs afterwards.
     """
     if not in_place:
         matrix = matrix.plus(0.0)
     add_to_diagonal(matrix.values, -(cholesky_error(matrix) + lost))
-    return factored(matrix) is not None
+    return cholesky(matrix.values, in_place=True) is not None
 
 
 def square_of(factor: Array) -> Array:
@@ -202,13 +203,17 @@ class Norm:
         size = norm(self.half(self.matrix.columns(gradient)))
         return size * math.sqrt(1.0 + error / self.least) * (1.0 + 2.0 * of_solve) * (1.0 + 2.0**-30)
 
-    def most(self, other: Blocks, slack: float = 0.0, below: float = math.inf) -> float:
-        """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found, or none `below`."""
+    def about(self, other: Blocks, slack: float = 0.0) -> float:
+        """About `lambda_max(M^-1 (A + slack I))`, no more than it but for rounding."""
 
         def image(vectors: Array) -> Array:
             inner = self.other_half(vectors)
             return self.half(add_scaled(other.values @ inner, slack, inner))
 
+        return top_of(image, self.factor)
+
+    def most(self, other: Blocks, slack: float = 0.0, below: float = math.inf) -> float:
+        """Certain upper bound on `lambda_max(M^-1 (A + slack I))`; infinite where none was found, or none `below`."""
         own, others = self.matrix.frobenius, other.frobenius + slack * math.sqrt(other.size)
 
         def holds(bound: float) -> bool:
@@ -216,7 +221,7 @@ class Norm:
             lost = slack + 4.0 * UNIT_ROUNDOFF * (bound * own + others)
             return is_definite(self.matrix.combined(bound, other, -1.0), lost, in_place=True)
 
-        return _raised(max(top_of(image, self.factor), 1e-300) * CLOSE, holds, below) * (1.0 + 2.0**-40)
+        return _raised(max(self.about(other, slack), 1e-300) * CLOSE, holds, below) * (1.0 + 2.0**-40)
 
     @cached_property
     def least(self) -> float:
@@ -226,6 +231,84 @@ class Norm:
         hopeless = 64.0 / max(cholesky_error(self.matrix), 1e-300)
         start = max(top, 1e-300) * CLOSE
         return 1.0 / _raised(start, lambda t: is_definite(self.matrix.plus(-1.0 / t), in_place=True), hopeless)
+
+
+@dataclass(frozen=True, repr=False)
+class Shared:
+    """One d x d matrix A for every class. Where classes compete (`joint`), without what is common to them:
+    `(I - 11'/K) (x) A`, which is never written out."""
+
+    values: Array
+    classes: int
+    joint: bool
+
+    @property
+    def frobenius(self) -> float:
+        return norm(self.values) * (math.sqrt(self.classes - 1.0) if self.joint else 1.0)
+
+    def product(self, columns: Array) -> Array:
+        """The matrix times columns, b x q x k."""
+        if not self.joint:
+            return self.values @ columns
+        parts = columns.reshape(self.classes, -1, columns.shape[-1])
+        return (self.values @ (parts - parts.mean(axis=0))).reshape(columns.shape)
+
+    def taken_from(self, matrix: Blocks) -> Blocks:
+        """A matrix less this one, in place."""
+        values, width = matrix.values, len(self.values)
+        if not self.joint:
+            values -= self.values
+            return matrix
+        parts = values.reshape(self.classes, width, self.classes, width)
+        for one in range(self.classes):
+            for other in range(self.classes):
+                parts[one, :, other] -= ((1.0 if one == other else 0.0) - 1.0 / self.classes) * self.values
+        return matrix
+
+
+def most_shared(matrix: Blocks, other: Shared, slack: float, near: Norm) -> float:
+    """Certain upper bound on `lambda_max(M^-1 (A + slack I))` of a matrix that is not factored, by the factors of one
+    near it, which only the first guess depends on; infinite where none was found."""
+    own, others = matrix.frobenius, other.frobenius + slack * math.sqrt(matrix.size)
+
+    def holds(bound: float) -> bool:
+        # an entry of A is off by three roundings, one of M by one, their difference by one of both
+        lost = slack + 6.0 * UNIT_ROUNDOFF * (bound * own + others)
+        return is_definite(other.taken_from(matrix.times(bound)), lost, in_place=True)
+
+    return _raised(max(_top_near(matrix, other, near), 1e-300) * CLOSE, holds) * (1.0 + 2.0**-40)
+
+
+def _top_near(matrix: Blocks, other: Shared, near: Norm) -> float:
+    """About `lambda_max(M^-1 A)`: Davidson's iteration, in which what the best direction so far leaves is solved by
+    the factors at hand."""
+    from scipy.linalg import eigh
+
+    blocks, size, xp = len(matrix.values), matrix.size, namespace(matrix.values)
+    vector = put(np.random.default_rng(0).standard_normal((blocks, size, 1)), matrix.values)
+    basis = by_other = by_own = zeros(matrix.values, (blocks, size, 0))
+    top = 0.0
+    for _ in range(min(NEAR_STEPS, size)):
+        for _ in range(2):
+            vector = vector - basis @ (basis.mT @ vector)
+        lengths = xp.linalg.vector_norm(vector, axis=1)[:, None]
+        if not bool((lengths > 0.0).all()):
+            break
+        vector = vector / lengths
+        basis = xp.concat([basis, vector], axis=2)
+        by_other = xp.concat([by_other, other.product(vector)], axis=2)
+        by_own = xp.concat([by_own, matrix.values @ vector], axis=2)
+        pencils = (to_numpy(basis.mT @ each) for each in (by_other, by_own))
+        try:
+            found = [eigh(one + one.T, own + own.T) for one, own in zip(*pencils, strict=True)]
+        except np.linalg.LinAlgError:  # nearly singular: what was found before has to do
+            break
+        values = np.array([each[-1] for each, _ in found])
+        best = put(np.stack([each[:, -1:] for _, each in found]), vector)
+        top = float(values.max())
+        left = by_other @ best - put(values[:, None, None], vector) * (by_own @ best)
+        vector = near.other_half(near.half(left))
+    return top
 
 
 def _raised(bound: float, holds: Callable[[float], bool], below: float = math.inf) -> float:

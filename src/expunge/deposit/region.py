@@ -24,7 +24,16 @@ from expunge.bounds.deposit import (
     remainder,
 )
 from expunge.bounds.region import Region
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Norm, centred_shape, largest, square_of
+from expunge.deposit.matrices import (
+    UNIT_ROUNDOFF,
+    Blocks,
+    Norm,
+    Shared,
+    centred_shape,
+    largest,
+    most_shared,
+    square_of,
+)
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
 from expunge.runtime.arrays import Array, add_to_diagonal, copy, namespace, size
 from expunge.runtime.arrays import norm as length_of
@@ -72,20 +81,21 @@ class Setting:
         """The weights without what is common to all classes, where the loss does not see that."""
         return weights - weights.mean(axis=0) if self.shift_free else weights
 
-    def stiffened(self, matrix: Blocks) -> Blocks:
+    def stiffened(self, matrix: Blocks, *, in_place: bool = False) -> Blocks:
         """A matrix with the direction common to all classes made stiff."""
         if not self.shift_free:
             return matrix
         classes, width = self.anchor.shape
-        values = copy(matrix.values)
+        values = matrix.values if in_place else copy(matrix.values)
         pairs = namespace(values).permute_dims(values.reshape(classes, width, classes, width), (0, 2, 1, 3))
         add_to_diagonal(pairs, self.stiff / classes)
         return Blocks(values, matrix.joint)
 
-    def penalised(self, matrix: Blocks, penalty: Penalty) -> Blocks:
+    def penalised(self, matrix: Blocks, penalty: Penalty, *, in_place: bool = False) -> Blocks:
         """A matrix with the regulariser on the diagonal."""
         diagonal = penalty.diagonal(self.anchor)
-        return matrix.plus(diagonal.reshape(1, -1) if matrix.joint else diagonal[: len(matrix.values)])
+        added = diagonal.reshape(1, -1) if matrix.joint else diagonal[: len(matrix.values)]
+        return Blocks(add_to_diagonal(matrix.values, added), matrix.joint) if in_place else matrix.plus(added)
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,8 @@ class RetainedProblem:
 
     @cached_property
     def _system(self) -> Norm | None:
-        return Norm.of(self.setting.penalised(self.setting.stiffened(self.sums.curvature), self.penalty))
+        matrix = self.setting.stiffened(self.sums.curvature.plus(0.0), in_place=True)
+        return Norm.of(self.setting.penalised(matrix, self.penalty, in_place=True))
 
     @property
     def solvable(self) -> bool:
@@ -166,12 +177,14 @@ class RetainedProblem:
 # A route measures the error by a matrix M of its own and finds a radius in that norm; bounds/deposit.py has the formula
 # of each. Here are the numbers that they follow from, each rounded up.
 
-RouteFacts = tuple[DepositFacts, Norm | None]  # the numbers of a route, and the norm it measures by (plain has none)
+RouteFacts = tuple[DepositFacts, Blocks | None]  # the numbers of a route, and the matrix it measures by (plain: none)
 LARGEST_REACH = 600.0  # beyond it e^R is of no use
 UP = 1.0 + 2.0**-30  # for the float64 arithmetic of one number
 FACTORS = (0.25, 4.0)  # of the balance of the two parts of a long-row matrix, which is tried first
 MOST_MISSING = 0.5  # of M's least eigenvalue: a matrix that is mostly error is of no use
-MANY = 1500  # weights: from here on that alone is tried
+MANY = 1500  # weights: from here on that alone is tried, and one matrix serves all routes where they reach so far
+SHORT_REACH = 1.0
+NEARLY_LINEAR = 0.125  # of c rho: up to here a closer c would make a region smaller by less than a fifteenth
 
 
 @dataclass(frozen=True)
@@ -259,17 +272,24 @@ class Routes:
         if self.problem.setting.quadratic:
             yield from self.exact()
             return
-        long_rows = []
-        if self.reach <= LARGEST_REACH:
-            yield from self.by_range()
+        few, smallest, long_rows = size(self.update) <= MANY, math.inf, []
+        if not few and self.reach <= SHORT_REACH:
+            for facts, matrix in self.by_system():
+                smallest = min(smallest, facts.size)
+                yield facts, matrix
+        elif self.reach <= LARGEST_REACH:
+            for facts, matrix in self.by_range():
+                smallest = min(smallest, facts.size)
+                yield facts, matrix
             for index in range(len(self.lengths)):
-                for facts, norm in self.by_long_rows(index):
+                for facts, matrix in self.by_long_rows(index):
                     if math.isfinite(facts.size):
                         long_rows.append((facts.size, index))
-                    yield facts, norm
-        if not self.problem.penalty.free:
+                    smallest = min(smallest, facts.size)
+                    yield facts, matrix
+        if not self.problem.penalty.free and (few or self.least_by_plain <= smallest):
             yield self.plain(), None
-        if size(self.update) <= MANY:
+        if few:
             for _, index in long_rows if ties else sorted(long_rows)[:1]:
                 for factor in FACTORS:
                     yield from self.by_long_rows(index, factor)
@@ -279,32 +299,46 @@ class Routes:
     def exact(self) -> Iterator[RouteFacts]:
         """The route of quadratic losses, whose Hessian is the same everywhere: M is that of the retained rows."""
         curvature = self.problem.sums.curvature.plus(-self.problem.sums.curvature_error)
-        yield from self.by_norm(EXACT, Norm.of(self.matrix(curvature, curvature.frobenius)[0]))
+        norm = Norm.of(self.matrix(curvature, curvature.frobenius)[0])
+        if norm is not None:
+            yield from self.by_norm(EXACT, norm)
 
     def by_range(self) -> Iterator[RouteFacts]:
         """`M = e^-R H' + reg`: along u no row's Hessian changes by more than e^R."""
-        sums, shrunk = self.problem.sums, math.exp(-self.reach) / UP
-        error = sums.curvature_error
-        curvature = sums.curvature.plus(-error).times(shrunk)
-        matrix, lowered = self.matrix(curvature, curvature.frobenius)
+        matrix, missing = self.range_matrix()
         norm = Norm.of(matrix)
-        # H' itself is at most e^R M but for what was taken off M
-        if norm is None or not (missing := 2.0 * error * shrunk + lowered) <= MOST_MISSING * norm.least:
+        if norm is None or not missing <= MOST_MISSING * norm.least:
             return
-        more = 1.0 + missing / norm.least
-        curved = self.curved(sums.curvature, error, self.widest) * math.sqrt(more) * UP
+        known = self.known_by_range(missing / norm.least)
+        for facts, _ in self.by_norm(RANGE, norm, **known):
+            yield replace(facts, concordance=self.concordance(norm)), matrix
+
+    def range_matrix(self) -> tuple[Blocks, float]:
+        """`e^-R H' + reg`, and by how much more H' itself can be than e^R times that: what was taken off for errors."""
+        sums, shrunk = self.problem.sums, math.exp(-self.reach) / UP
+        curvature = sums.curvature.times(shrunk)
+        add_to_diagonal(curvature.values, -sums.curvature_error * shrunk)
+        matrix, lowered = self.matrix(curvature)
+        return matrix, 2.0 * (sums.curvature_error * shrunk + lowered)
+
+    def known_by_range(self, missing: float) -> dict[str, float]:
+        """What the range route's matrix says of H'; `missing` is the share of M that was taken off."""
+        sums, more = self.problem.sums, 1.0 + missing
+        curved = self.curved(sums.curvature, sums.curvature_error, self.widest) * math.sqrt(more) * UP
         ratio = math.exp(self.reach) * more * UP**2
-        for facts, _ in self.by_norm(RANGE, norm, reach=self.reach, update_curved=curved, curvature_ratio=ratio):
-            yield replace(facts, concordance=self.concordance(norm)), norm
+        return {"reach": self.reach, "update_curved": curved, "curvature_ratio": ratio}
 
     def concordance(self, norm: Norm) -> float:
         """c: the largest range of `e x` over rows, for an e of length 1 in M."""
-        setting, least = self.problem.setting, norm.least
-        pairs = math.sqrt(2.0) if setting.shift_free else 1.0
-        best = pairs * setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
-        for gauge in setting.gauges:
+        best = self.by_row_bound(norm.least)
+        for gauge in self.problem.setting.gauges:
             best = min(best, gauge.kappa * math.sqrt(self.spread(norm, gauge, below=(best / gauge.kappa) ** 2)))
         return best * UP
+
+    def by_row_bound(self, least: float) -> float:
+        """A bound on c from the row bound and M's least eigenvalue."""
+        pairs = math.sqrt(2.0) if self.problem.setting.shift_free else 1.0
+        return pairs * self.problem.setting.row_bound / math.sqrt(least) if least > 0.0 else math.inf
 
     def by_long_rows(self, index: int, factor: float = 1.0) -> Iterator[RouteFacts]:
         """`M = (1 - a/2) H' - (r^2/2a) H_2' + reg`, by one gauge, whatever the share a: for rows of unequal length."""
@@ -312,21 +346,99 @@ class Routes:
         gauge, weighted = self.problem.setting.gauges[index], sums.weighted[index]
         error = sums.weighted_errors[index]
         # the share, of which any is sound, at which both parts of the matrix weigh about the same, times the factor
-        share = factor * length * math.sqrt(self.problem.system.most(weighted, error))
+        share = factor * length * math.sqrt(self.weights_found[index])
         if not 0.0 < share < 2.0:
             return
         own, other = (1.0 - share / 2.0) / UP, length**2 / (2.0 * share) * UP
         curvature = sums.curvature.plus(-sums.curvature_error)
         parts = own * curvature.frobenius + other * (weighted.frobenius + error)
         norm = Norm.of(self.matrix(curvature.combined(own, weighted.plus(error), -other), parts)[0])
+        if norm is None:
+            return
         curved = self.curved(weighted, error, gauge.kappa * self.widest)
         known = {"reach": self.reach, "gauge": length, "kappa": gauge.kappa, "update_curved": curved}
-        for facts, measure in self.by_norm(LONG_ROWS, norm, **known):
-            ratio = measure.most(sums.curvature, sums.curvature_error)
+        for facts, matrix in self.by_norm(LONG_ROWS, norm, **known):
+            ratio = norm.most(sums.curvature, sums.curvature_error)
             # H_2 is at most kappa^2 H, whatever copies are charged for
-            heavy = min(measure.most(weighted, error), gauge.kappa**2 * ratio * UP)
-            spread = self.spread(measure, gauge)
-            yield replace(facts, curvature_ratio=ratio, spread=spread, weight_ratio=heavy), measure
+            heavy = min(norm.most(weighted, error), gauge.kappa**2 * ratio * UP)
+            spread = self.spread(norm, gauge)
+            c = min(self.by_row_bound(norm.least), gauge.kappa * math.sqrt(spread)) * UP
+            made = replace(facts, curvature_ratio=ratio, weight_ratio=heavy, concordance=c, spread=spread)
+            yield made, matrix
+
+    @cached_property
+    def weights_found(self) -> list[float]:
+        """About the largest eigenvalue of H_2' by `H' + reg`, for each gauge."""
+        pairs = zip(self.problem.sums.weighted, self.problem.sums.weighted_errors, strict=True)
+        return [self.problem.system.about(weighted, error) for weighted, error in pairs]
+
+    def by_system(self) -> Iterator[RouteFacts]:
+        """Both routes of many weights, by the matrix of the range route: it is at most the Hessian at v, whichever
+        remainder is charged. It is not factored: one eigenvalue by the noise's shape is proved of it, from the factors
+        that the step was solved with, and bounds everything else; where that is not enough, one by a gauge."""
+        setting, system = self.problem.setting, self.problem.system
+        matrix, missing = self.range_matrix()
+        shape = Norm(Blocks(square_of(self.problem.shape), joint=False).plus(-self.shape_error), self.problem.shape)
+        ratio = most_shared(matrix, self.shared(shape.matrix.values[0]), 2.0 * self.shape_error, system)
+        # M is at least M_0 by the ratio, where classes compete among weights whose classes sum to zero, and beyond them
+        # it is stiff. Errors of H' mix the two: without them M would be more, by what is missing at most
+        least = shape.least / ratio
+        if setting.shift_free:
+            least = min(least, setting.stiff) - missing
+        if not (least > 0.0 and missing <= MOST_MISSING * least):
+            return
+        solver = length_of(self.left_over) / math.sqrt(least) * UP
+        steepest = max(matrix.row_sum(), self.shape_largest / ratio)
+        rounding = (self.of_gradient() / math.sqrt(least) + self.displaced() * math.sqrt(steepest)) * UP
+        known = self.known_by_range(missing / least)
+        by_range = DepositFacts(self.named(RANGE), solver, rounding, ratio, **known)
+        found, pairs = [by_range], 2.0 if setting.shift_free else 1.0
+        heaviest = by_range.curvature_ratio  # of H' by M
+        if not self.problem.penalty.free:  # of an eigenvalue h of H' it is h / (e^-R h + l2), which grows with h
+            curvature = self.problem.sums.curvature
+            top = min(curvature.frobenius, curvature.row_sum()) * UP + self.problem.sums.curvature_error
+            l2 = self.problem.penalty.l2 / (1.0 + missing / least)
+            heaviest = min(heaviest, heaviest * top / (top + heaviest * l2) * UP)
+        spreads = [pairs * ratio * shape.most(*self.moments(gauge)) * UP for gauge in setting.gauges]
+        for index, gauge in enumerate(setting.gauges):
+            weighted, error = self.problem.sums.weighted[index], self.problem.sums.weighted_errors[index]
+            found.append(
+                replace(
+                    by_range,
+                    route=self.named(LONG_ROWS),
+                    update_curved=self.curved(weighted, error, gauge.kappa * self.widest),
+                    gauge=self.lengths[index],
+                    kappa=gauge.kappa,
+                    curvature_ratio=heaviest,
+                    weight_ratio=gauge.kappa**2 * heaviest * UP,
+                )
+            )
+
+        def closest() -> float:
+            each = (gauge.kappa * math.sqrt(spread) for gauge, spread in zip(setting.gauges, spreads, strict=True))
+            return min(self.by_row_bound(least), *each, math.inf) * UP
+
+        rho = min(solver + rounding + remainder(facts) for facts in found)
+        for index, gauge in enumerate(setting.gauges):
+            if closest() * rho > NEARLY_LINEAR:
+                moments, error = self.moments(gauge)
+                spread = pairs * most_shared(matrix, self.shared(moments.values[0]), error, system) * UP
+                spreads[index] = min(spreads[index], spread)
+        c = closest()
+        for facts, spread in zip(found, [0.0, *spreads], strict=True):
+            yield replace(facts, concordance=c, spread=spread), matrix
+
+    @property
+    def least_by_plain(self) -> float:
+        """What the plain route's region is at least: the largest eigenvalue of H' is no less than that along u."""
+        sums, update = self.problem.sums, length_of(self.update)
+        if update == 0.0:
+            return 0.0
+        curved = self.curved(sums.curvature, sums.curvature_error, self.widest)
+        along_u = max(0.0, sums.curvature.form(self.update)) / update**2
+        known = {"reach": self.reach, "update_curved": curved, "curvature_ratio": along_u}
+        facts = DepositFacts(self.named(PLAIN), 0.0, 0.0, self.shape_largest, l2=self.problem.penalty.l2, **known)
+        return facts.size / UP
 
     def plain(self) -> DepositFacts:
         """M = I, for a regulariser that leaves no weight free."""
@@ -346,15 +458,15 @@ class Routes:
         """The route, with the order of its remainder."""
         return route + THIRD if self.third else route
 
-    def by_norm(self, route: str, norm: Norm | None, **known: float) -> Iterator[tuple[DepositFacts, Norm]]:
+    def by_norm(self, route: str, norm: Norm, **known: float) -> Iterator[RouteFacts]:
         """The numbers of a route that measures by this norm, where it is certainly one."""
-        if norm is None or norm.least <= 0.0:
+        if norm.least <= 0.0:
             return
         ratio = norm.most(self.shape_seen, self.shape_error)  # `lambda_max(M^-1 M_0)` over what classes see
         # v may be off in what is common to all classes too, where M_0 is another than M
         steepest = max(norm.matrix.row_sum(), self.shape_largest / ratio)
         rounding = self.of_gradient() / math.sqrt(norm.least) + self.displaced() * math.sqrt(steepest)
-        yield DepositFacts(self.named(route), norm.dual(self.left_over), rounding * UP, ratio, **known), norm
+        yield DepositFacts(self.named(route), norm.dual(self.left_over), rounding * UP, ratio, **known), norm.matrix
 
     # How long the update is ------------------------------------------------------------------------------------------
 
@@ -389,12 +501,14 @@ class Routes:
 
     # Matrices and what float64 lost of them --------------------------------------------------------------------------
 
-    def matrix(self, curvature: Blocks, parts: float) -> tuple[Blocks, float]:
-        """M, and by how much it was lowered for what float64 made of it; `parts` are the sizes that curvature is of."""
-        setting = self.problem.setting
-        whole = setting.penalised(setting.stiffened(curvature), self.problem.penalty)
+    def matrix(self, curvature: Blocks, parts: float | None = None) -> tuple[Blocks, float]:
+        """M, made in the place of its curvature, and by how much it was lowered for what float64 made of it; `parts`
+        are the sizes that curvature is a difference of."""
+        setting, parts = self.problem.setting, curvature.frobenius if parts is None else parts
+        curvature = setting.stiffened(curvature, in_place=True)
+        whole = setting.penalised(curvature, self.problem.penalty, in_place=True)
         lowered = 8 * UNIT_ROUNDOFF * (parts + whole.frobenius)
-        return whole.plus(-lowered), lowered
+        return Blocks(add_to_diagonal(whole.values, -lowered), whole.joint), lowered
 
     def of_gradient(self) -> float:
         """What is lost of the gradient at v, in plain length: by the sums, the product and the step's residual."""
@@ -435,12 +549,22 @@ class Routes:
         """The largest eigenvalue of M_0, what is common to all classes included."""
         return largest(Blocks(square_of(self.problem.shape), joint=False).plus(self.shape_error))
 
+    def moments(self, gauge: Gauge) -> tuple[Blocks, float]:
+        """A gauge's Q, d x d, and what float64 may have changed of the product of its factors."""
+        moments = gauge.factor @ gauge.factor.T
+        return Blocks(moments[None], joint=False), 4 * (len(moments) + 4) * UNIT_ROUNDOFF * length_of(gauge.factor) ** 2
+
+    def shared(self, matrix: Array) -> Shared:
+        """A d x d matrix for every class, as they see it."""
+        return Shared(matrix, len(self.update), self.problem.sums.curvature.joint)
+
     def spread(self, norm: Norm, gauge: Gauge, below: float = math.inf) -> float:
         """tau^2: the largest `max ||e_j - e_k||_Q^2` for an e of length 1 in M; infinite where it is not `below`."""
-        moments, xp = gauge.factor @ gauge.factor.T, namespace(gauge.factor)
-        error = 4 * (len(moments) + 4) * UNIT_ROUNDOFF * length_of(gauge.factor) ** 2
+        (moments, error), xp = self.moments(gauge), namespace(gauge.factor)
         if not self.problem.setting.shift_free:
-            return norm.most(Blocks(xp.broadcast_to(moments, norm.matrix.values.shape), joint=False), error, below)
-        classes = len(self.update)
-        centred = xp.eye(classes, dtype=moments.dtype, device=moments.device) - 1.0 / classes
-        return 2.0 * norm.most(Blocks(xp.kron(centred, moments)[None], joint=True), error, below / 2.0)
+            return norm.most(
+                Blocks(xp.broadcast_to(moments.values, norm.matrix.values.shape), joint=False), error, below
+            )
+        classes, values = len(self.update), moments.values[0]
+        centred = xp.eye(classes, dtype=values.dtype, device=values.device) - 1.0 / classes
+        return 2.0 * norm.most(Blocks(xp.kron(centred, values)[None], joint=True), error, below / 2.0)

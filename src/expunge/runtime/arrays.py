@@ -405,10 +405,11 @@ def log_sigmoid(outputs: Array) -> Array:
 # Symmetric matrices ---------------------------------------------------------------------------------------------------
 
 
-def cholesky(matrix: Array) -> Array | None:
+def cholesky(matrix: Array, *, in_place: bool = False) -> Array | None:
     """The lower factor L of `L L'`; None where the matrix is not positive definite, or has an entry that is no number.
 
-    Of a stack of matrices a stack of factors, if all have one.
+    Of a stack of matrices a stack of factors, if all have one. `in_place`: the matrix may be used up, and above L
+    anything may be left; for those who only ask whether there is one.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist(), cholesky(np.array([[1.0, 2.0], [2.0, 1.0]]))
     ([[2.0, 0.0], [1.0, 2.0]], None)
@@ -421,7 +422,7 @@ def cholesky(matrix: Array) -> Array | None:
     if matrix.ndim > 2:
         factors = []
         for each in matrix:
-            factors.append(cholesky(each))
+            factors.append(cholesky(each, in_place=in_place))
             if factors[-1] is None:
                 return None
         return _stacked(factors)
@@ -429,7 +430,7 @@ def cholesky(matrix: Array) -> Array | None:
 
     # the other triangle of a symmetric matrix, read column by column, is this one: nothing is transposed
     (potrf,) = get_lapack_funcs(("potrf",), (matrix,))
-    factor, failed = potrf(matrix.T, lower=True, clean=True)
+    factor, failed = potrf(matrix.T, lower=True, clean=not in_place, overwrite_a=in_place)
     return None if failed or not np.isfinite(factor.diagonal()).all() else factor
 
 
@@ -467,6 +468,10 @@ def solve_triangular(factor: Array, right: Array, *, upper: bool = False) -> Arr
         return _stacked([solve_triangular(*each, upper=upper) for each in zip(factor, right, strict=True)])
     from scipy.linalg import get_blas_funcs
 
+    if right.shape[-1] == 1:  # a routine for one column need not copy the factor
+        (trsv,) = get_blas_funcs(("trsv",), (factor, right))
+        own = factor if factor.flags.f_contiguous else factor.T
+        return trsv(own, right[:, 0], lower=upper != (own is factor), trans=int(own is not factor))[:, None]
     (trsm,) = get_blas_funcs(("trsm",), (factor, right))
     if factor.flags.f_contiguous:  # else its transpose is, and nothing need be copied
         return trsm(1.0, factor, right, lower=not upper)

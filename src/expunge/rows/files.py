@@ -41,8 +41,8 @@ from expunge.rows.tables import (
     is_table,
     open_parquet,
     open_table,
-    read_columns,
     require_columns,
+    require_types,
     table_ending,
 )
 from expunge.runtime.files import readable
@@ -140,19 +140,25 @@ def read_data(
             "only tables (.csv and .parquet files, and the like) have named columns",
             "Leave --label out; y is used." if label is not None else "Leave these options out.",
         )
-    encoder = trained = None
-    named: tuple[str, ...] | None
     if is_table(location):
-        features, labels, named = read_columns(location, label, columns, header, names)
-    else:
-        try:
-            features, labels, (encoder, trained), named = read_arrays(readable(location))
-        except DAMAGE as error:
-            raise damage_error(location, error) from error
+        file = open_table(location, header=header, names=names)
+        target, chosen = choose_columns(location, file.names, label, columns)
+        if file.schema is not None:
+            require_types(file.schema, location, target, chosen)
+        return _as_they_are(file.read([*chosen, target], [target]), target, chosen)
+    try:
+        features, labels, (encoder, trained), named = read_arrays(readable(location))
+    except DAMAGE as error:
+        raise damage_error(location, error) from error
     copies = 2 * 8 * features.size + 2 * labels.nbytes + 32 * labels.size  # in float64, and sorted by class
     require_room(copies, location, "the rows, checked and made ready,")
-    unprepared = is_table(location)
-    return EncodedRows(features, labels, encoder, named, trained, name=str(location), unprepared=unprepared)
+    return EncodedRows(features, labels, encoder, named, trained, name=str(location))
+
+
+def _as_they_are(table: Table, target: str, columns: Sequence[str]) -> EncodedRows:
+    """Rows of a table whose columns are numbers."""
+    names = tuple(columns)
+    return EncodedRows(table.features(names), table.labels(target), None, names, name=table.name, unprepared=True)
 
 
 def _read_prepared(
@@ -335,14 +341,17 @@ def read_source(
     if_needed = prepare == "auto" and bounded and prepare_from is None
     if is_table(path) and prepare != "none":
         file = open_table(path, header=header, names=names)
-        target, _ = choose_columns(path, file.names, label, columns)
+        target, chosen = choose_columns(path, file.names, label, columns)
         table = file.read(words=[target])
-        if not (if_needed and is_all_numbers(table, label, columns)):
+        if if_needed and table.has_numbers(chosen):
+            source = Source(_as_they_are(table, target, chosen))
+        else:
             elsewhere = None if prepare_from is None else open_table(prepare_from).read(words=[target])
             source = _prepare_source(table, label, columns, elsewhere, preparation, rare)
-            del table, elsewhere
-            pa.default_memory_pool().release_unused()  # what is trained on needs it
-            return source
+            del elsewhere
+        del table
+        pa.default_memory_pool().release_unused()  # what is trained on needs it
+        return source
     return Source(read_data(path, label, columns=columns, header=header, names=names))
 
 
@@ -380,7 +389,7 @@ def as_source(
         return Source(EncodedRows(features, labels))
     table, target = _with_labels(frame_table(features, "the source"), labels, label)
     if_needed = how == "auto" and bounded and prepare_from is None
-    if how == "none" or (if_needed and is_all_numbers(table, target, None)):
+    if how == "none" or (if_needed and table.has_numbers([name for name in table.names if name != target])):
         if labels is None:
             features = table.arrow.select([name for name in table.names if name != target])
         return Source(EncodedRows(features, table.labels(target) if labels is None else labels))
@@ -433,12 +442,6 @@ def _row_codes(table: Table) -> Array:
         codes = (codes ^ cells) * np.uint64(0x9E3779B97F4A7C15)
         codes ^= codes >> np.uint64(29)
     return codes
-
-
-def is_all_numbers(table: Table, label: str | None, columns: Sequence[str] | None) -> bool:
-    """Whether every cell of the features is a number."""
-    _, chosen = choose_columns(table.name, table.names, label, columns)
-    return all(table.has_numbers(name) for name in chosen)
 
 
 def _with_labels(table: Table, labels: Any, label: str | None) -> tuple[Table, str]:

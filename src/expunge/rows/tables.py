@@ -86,12 +86,14 @@ class Table:
         """The column in float64, NaN where there is no finite value; None if some cell holds something else."""
         return as_numbers(self.arrow[column], self.decimal_comma)
 
-    def has_numbers(self, column: str) -> bool:
-        """Whether every cell of the column is a number, not a text that looks like one."""
-        if self.typed and not is_number(self.arrow[column].type):
-            return False
-        values = self.numbers(column)
-        return values is not None and not np.isnan(values).any()
+    def has_numbers(self, columns: Sequence[str]) -> bool:
+        """Whether every cell of these columns is a number, not a text that looks like one."""
+
+        def all_numbers(column: str) -> bool:
+            values = None if self.typed and not is_number(self.arrow[column].type) else self.numbers(column)
+            return values is not None and not np.isnan(values).any()
+
+        return all(map(all_numbers, columns))
 
     def words(self, column: str) -> Words:
         """The column as words."""
@@ -108,6 +110,8 @@ class Table:
 
     def features(self, columns: Sequence[str]) -> Array:
         """These columns as rows x features; refuses empty cells and anything but numbers."""
+        what = f"{len(self):,} rows of {len(columns):,} features"
+        require_room(3 * 8 * len(self) * len(columns), Path(self.name), what)  # with copies that are made ready
         features = np.empty((len(self), len(columns)))
         for place, name in enumerate(columns):
             if self.typed:
@@ -434,18 +438,6 @@ def open_table(
 def read_table(path: Path, **known: Any) -> Table:
     """All of a table; see `open_table`."""
     return open_table(path, **known).read()
-
-
-def read_columns(
-    path: Path, label: str | None, columns: Sequence[str] | None, header: bool, names: Sequence[str] | None
-) -> tuple[Array, Array, tuple[str, ...]]:
-    """Features, labels and names of the features of a table whose feature columns are numbers."""
-    file = open_table(path, header=header, names=names)
-    target, chosen = choose_columns(path, file.names, label, columns)
-    if file.schema is not None:
-        require_types(file.schema, path, target, chosen)
-    table = file.read([*chosen, target], [target])
-    return table.features(chosen), table.labels(target), chosen
 
 
 def _read_batches(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Table:

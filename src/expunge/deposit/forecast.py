@@ -160,6 +160,8 @@ def try_people(
 ) -> tuple[Trial, ...]:
     """What random single rows need to leave: foreseen, and worked out of a few, by which the others are corrected."""
     people = [choose(rows, person) for person in random_groups(deposit, rows, 1, seed)]
+    if len(people) <= BOUNDED:  # all are worked out: nothing need be foreseen
+        return rehearse(deposit, rows, 1, progress, seed)
     trials = [Trial(math.inf, None)] * len(people)
     if deposit.problem.solvable:
         at_rest = deposit.problem.linear_step

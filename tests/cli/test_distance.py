@@ -28,7 +28,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 LINE = "distance --model model.safetensors --surrogate surrogate.npz "
-COMMAND = LINE + "--chains 200 --steps 800 --step-size 0.2 --epochs 5 --support gaussian "
+COMMAND = LINE + "--chains 200 --steps 800 --step-size 0.2 --epochs 2 --support gaussian "
 
 
 def test_every_estimate_comes_with_its_side(files: Path) -> None:

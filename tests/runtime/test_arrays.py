@@ -43,7 +43,6 @@ BOTH: list[Callable[[Any], Any]] = [
     lambda make: arrays.solve_triangular(arrays.cholesky(make(STACK)), make(np.stack([TALL.T, TALL.T]))),
     lambda make: arrays.solve_triangular(arrays.cholesky(make(STACK)).mT, make(STACK), upper=True),
     lambda make: make(SQUARE)[arrays.upper_triangle(3, make(SQUARE))],
-    lambda make: make(SQUARE)[arrays.lower_triangle(3, make(SQUARE))],
     lambda make: arrays.cast(make(TALL), "float32"),
     lambda make: arrays.double(arrays.cast(make(TALL), "float32")),
     lambda make: arrays.put([1.0, 2.0], make(TALL)),

@@ -285,12 +285,6 @@ def upper_triangle(order: int, like: Array) -> tuple[Array, Array]:
     return put(first, like), put(second, like)
 
 
-def lower_triangle(order: int, like: Array) -> tuple[Array, Array]:
-    """Rows and columns of the entries on and below the diagonal, row by row."""
-    first, second = np.tril_indices(order)
-    return put(first, like), put(second, like)
-
-
 # Sparse rows: features that are a csr_array of scipy, with numpy. Slices, `@`, `.T`, `double` and `cast` are as ever;
 # what is not is here, for dense rows too ------------------------------------------------------------------------------
 

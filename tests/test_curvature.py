@@ -113,6 +113,37 @@ def test_lengths_of_rows_are_those_of_the_matrices_formed(loss: str, weighted: b
         assert lengths.longer[index] > 1.0
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_no_row_flattens_faster_than_its_exponent_and_some_nearly_as_fast(loss: str) -> None:
+    """Within `||e||_M <= x` every row's Hessian is at least `e^(-c_i x)` times what it was; with less it would not be."""
+    rows, rng = rows_for(loss), np.random.default_rng(5)
+    found = rows.norm(0.4)
+    assert found is not None
+    lengths = rows.lengths(found, 0.4, np.zeros(len(rows.features)))
+    assert lengths is not None
+    factor, before, closest = np.linalg.cholesky(whole(found, rows)), hessians(rows), 1.0
+    for _ in range(40):
+        index = int(rng.integers(len(rows.features)))
+        x, size = rows.features[index], rng.choice([0.1, 0.3, 1.0])
+        pair = rng.normal(size=rows.head.n_classes)
+        if rng.random() < 0.7:  # towards what moves this row's outputs most
+            pair = np.eye(rows.head.n_classes)[0]
+            pair = pair - np.eye(rows.head.n_classes)[1] if loss == "softmax" else pair
+        inward = np.linalg.solve(factor, np.kron(pair, x))
+        away = np.linalg.solve(factor.T, inward / np.linalg.norm(inward)) * size * rng.choice([-1.0, 1.0])
+        moved = replace(rows, update=rows.update + away.reshape(rows.update.shape))
+        after = hessians(moved)[index]
+        if loss == "ridge":
+            np.testing.assert_array_equal(after, before[index])
+            continue
+        least = math.exp(-lengths.concordance[index] * size)
+        gap = after - least * before[index]
+        assert np.linalg.eigvalsh(gap)[0] >= -1e-12 * np.linalg.norm(before[index])
+        seen = before[index].trace() > 0 and float(np.linalg.eigvalsh(after - least**0.5 * before[index])[0])
+        closest = min(closest, seen / np.linalg.norm(before[index]))
+    assert loss == "ridge" or closest < -1e-4, "the root of it would be too much to ask"
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_moments_are_those_of_the_changes_as_the_others_measure_them(loss: str, weighted: bool) -> None:

@@ -30,10 +30,16 @@ def model(data: dict[str, tuple[np.ndarray, np.ndarray]]):
 
 
 @pytest.mark.parametrize(
-    ("distance", "step"), [("same", "converged"), ("chi2:0.1", "converged"), ("tv:0.01", "balanced")]
+    ("distance", "step", "curvature"),
+    [
+        ("same", "converged", None),
+        ("chi2:0.1", "converged", None),
+        ("tv:0.01", "balanced", None),
+        ("same", "converged", "auto"),
+    ],
 )
-def test_the_noise_foreseen_is_the_noise_used(distance: str, step: str, model, data) -> None:
-    options = {"delta": DELTA, "step": step}
+def test_the_noise_foreseen_is_the_noise_used(distance: str, step: str, curvature, model, data) -> None:
+    options = {"delta": DELTA, "step": step, "curvature": curvature}
     foreseen = plan(
         model,
         data["forget"],

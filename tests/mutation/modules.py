@@ -50,6 +50,7 @@ TARGETS = (
             *WHOLE,
         ),
     ),
+    Target("curvature.py", ("tests/test_curvature.py", "tests/soundness/test_curvature.py")),
     Target(
         "deposit/matrices.py",
         ("tests/deposit/test_shape.py", "tests/deposit/test_matrices.py", "tests/deposit/test_make.py"),

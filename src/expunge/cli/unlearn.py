@@ -149,6 +149,7 @@ def plan(
     ),
     match_classes: bool = option(MATCH_CLASSES),
     step: str | None = option("converged (the default), newton or balanced."),
+    curvature: str | None = option(words_of(Promise, "curvature")),
     declared: Declared = options_of(Declared),
     execution: Execution = options_of(Execution, "memory"),
 ) -> Any:
@@ -178,7 +179,7 @@ def plan(
         )
     wanted: dict[str, Any] = {"delta": delta, "epsilons": epsilons or EPSILONS}
     if sets.deposit is not None:
-        besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step}
+        besides = {"surrogate": sets.surrogate, "distance": distances or None, "step": step, "curvature": curvature}
         require_none_with_deposit({**besides, "match_classes": match_classes, **vars(declared)})
         model, _ = read_model(sets.model)
         forget, _ = sets.read(execution.memory, model)
@@ -192,6 +193,7 @@ def plan(
     model, _ = read_model(sets.model)
     both = sets.read(execution.memory, model)
     wanted |= {"distances": stated, "match_classes": match_classes, "step": step, "declared": declared}
+    wanted["curvature"] = curvature
     with progress() as advance:
         planned = foresee(model, *both, **wanted, execution=execution, progress=advance)
     _print_plan(planned)

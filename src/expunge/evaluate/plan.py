@@ -17,7 +17,7 @@ from expunge.bounds.calibration import deletions_left
 from expunge.deposit.evidence import reach_of
 from expunge.deposit.file import Deposit
 from expunge.door import ask
-from expunge.errors import OptionError, Refused
+from expunge.errors import OptionError, Refused, VacuousClaim
 from expunge.evaluate.case import make_rows
 from expunge.evaluate.metrics import classify
 from expunge.evidence import foresee
@@ -42,7 +42,8 @@ MOST_ROWS = 4096  # of the surrogate, for predicting accuracy
 
 @dataclass(frozen=True)
 class Outlook:
-    """One (distance, epsilon): `noise_share` is the noise's norm over the weights'; above 1 `unlearn` refuses.
+    """One (distance, epsilon): `noise_share` is the noise's norm over the weights', with a declared curvature what it
+    adds to an output over the outputs' own size; above 1 `unlearn` refuses.
 
     `deletions` counts deletions like this one, published each, until the noise would swamp the weights. `noise` is what
     is recommended for --noise: as for so many rows, whoever they are, rehearsed on surrogate rows; None where these are
@@ -91,6 +92,7 @@ def plan(
     match_classes: bool = False,
     step: str | None = None,
     bound: str = "residual",
+    curvature: float | str | None = None,
     declared: Declared = NOTHING_DECLARED,
     execution: Execution = HERE,
     insecure_test_seed: int | None = None,
@@ -110,20 +112,29 @@ def plan(
     notes: dict[str, None] = {}
     for index, distance in enumerate(distances):
         progress("Distances", index, len(distances))
-        options: dict[str, Any] = {"step": step, "bound": bound, "match_classes": match_classes}
+        options: dict[str, Any] = {"step": step, "bound": bound, "match_classes": match_classes, "curvature": curvature}
         promise = Promise(epsilons[0], delta, distance, force=True, **options)
         request = ask(model, forget, surrogate, promise, declared=declared, execution=execution)
         notes |= dict.fromkeys(request.notes)
-        measured = measure(request, seed=insecure_test_seed)
         shown = evenly(request.surrogate, MOST_ROWS) if labelled and shown is None else shown
         enough = 2 * len(request.forget) <= min(request.n_surrogate, request.n_source)
-        trial = rehearse(request, len(request.forget), measure, seed=insecure_test_seed) if enough else None
+        try:
+            measured = measure(request, seed=insecure_test_seed)
+            trial = rehearse(request, len(request.forget), measure, seed=insecure_test_seed) if enough else None
+        except VacuousClaim as refusal:
+            if distance is distances[-1] and not outlooks:
+                raise
+            notes[f"refused with {distance}: {refusal.found}"] = None
+            continue
         length, updated = norm(request.weights), request.weights + measured.step.update
         for epsilon in epsilons:
             asked = _with_epsilon(request, epsilon)
             _, derived = foresee(asked, measured)
             radius = derived.region.radius
-            share = math.inf if derived.noise is None or length == 0.0 else derived.noise.length / length
+            noise = None if derived.noise is None else measured.shaped(derived.noise)
+            share = math.inf if noise is None or length == 0.0 else noise.length / length
+            if noise is not None and measured.retained.shape is not None:  # long, where no output sees it
+                share = noise.scale * measured.facts["output_noise"].value / measured.facts["output_spread"].value
             more = deletions_left(radius, derived.region.terms.get("training", 0.0), share)
             outlooks.append(
                 Outlook(
@@ -133,9 +144,7 @@ def plan(
                     total=radius,
                     sigma=derived.sigma,
                     noise_share=share,
-                    accuracy=None
-                    if shown is None or derived.noise is None
-                    else _accuracy(shown, updated, derived.noise),
+                    accuracy=None if shown is None or noise is None else _accuracy(shown, updated, noise),
                     deletions=0 if share > 1.0 or more is None else more + 1,
                     refused=share > 1.0 or any(note.startswith(FORCED) for note in request.notes),
                     noise=None if trial is None else scale_of(_with_epsilon(trial[0], epsilon), trial[1]),

@@ -163,7 +163,6 @@ def test_squares_of_a_gauge_lose_no_more_than_is_said(power: float) -> None:
     for row in range(width):
         exact[row] = (columns[row] - factor[row, :row] @ exact[:row]) / factor[row, row]
     true = (exact * exact).sum(axis=0)
-    assert X.shape[0] > width, "else rows are written out"
     assert (abs(gauge.squares(scipy.sparse.csr_array(X)) - true) <= 2.0 * gauge.lost * true).all()
 
 

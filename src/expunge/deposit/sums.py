@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expunge.bounds.calibration import power_of_two
-from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored, inverse_of
+from expunge.deposit.matrices import UNIT_ROUNDOFF, Blocks, Gram, factored
 from expunge.heads import LinearHead, Logistic, OneVsRest, Ridge, RowSet, Softmax
 from expunge.heads.rows import in_memory
 from expunge.record import TrainingRecord
@@ -82,8 +82,9 @@ class Gauge:
 
     @cached_property
     def inverse(self) -> Array:
-        """The inverse of the factor."""
-        return inverse_of(self.factor)
+        """The inverse of the factor, from `R L = I`; column by column in memory, for products with it."""
+        eye = namespace(self.factor).eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
+        return contiguous(solve_triangular(self.factor.mT, eye, upper=True)).mT
 
     @cached_property
     def lost(self) -> float:
@@ -93,19 +94,16 @@ class Gauge:
     def squares(self, features: Array) -> Array:
         """`x' Q^-1 x` of each row, to within `2 lost` of itself.
 
-        Of sparse rows by a product with `R = L^-1`, in which only stored values count. It loses no more: row by row R
+        Of sparse rows by a product with the inverse, in which only stored values count. It loses no more: row by row R
         solves `R (L + E) = I` with `|E| <= d u |L|`, so that `R x` is off by `R E L^-1 x`, at most `d u |R| |L|` of its
         own length, and by the product's `d u |R| |x|`, where `|x| <= |L| |L^-1 x|`.
         """
-        if features.shape[0] < len(self.factor):  # an inverse would take longer
-            features = to_numpy(features) if is_sparse(features) else features
         if not is_sparse(features):
             return namespace(features).square(solve_triangular(self.factor, features.T)).sum(axis=0)
-        inverse = contiguous(solve_triangular(self.factor.T, np.eye(len(self.factor)), upper=True))  # of the transpose
         squares, step = np.empty(features.shape[0]), max(16, AT_ONCE // len(self.factor))
         for start in range(0, len(squares), step):
             part = slice(start, min(start + step, len(squares)))
-            squares[part] = np.square(slice_rows(features, part) @ inverse).sum(axis=1)
+            squares[part] = np.square(slice_rows(features, part) @ self.inverse.T).sum(axis=1)
         return squares
 
     def length(self, vectors: Array) -> Array:

@@ -193,7 +193,7 @@ def compared(task: Task, folder: Path) -> dict[str, Any]:
     network = globals()[task.encoder.split(":")[1]]()
     before, _ = expunge.read_model(folder / "model.safetensors")
     after, _ = expunge.read_model(folder / "result" / "model.safetensors")
-    features, labels = expunge.read_data(folder / "test.npz").rows
+    features, labels = expunge.read_data(folder / "test.npz")
     images = torch.from_numpy(np.load(folder / "test-images.npz")["X"]).float() / 255
     whole = with_head(network, after, task.head)
     with torch.no_grad():

@@ -72,7 +72,7 @@ def dying_at_the_end() -> None:
 
 def result(folder: Path, target: Path) -> None:
     model, _ = read_model(folder / "model.safetensors")
-    forget, standing = read_data(folder / "forget.npz").rows, open_data(folder / "shards")
+    forget, standing = read_data(folder / "forget.npz"), open_data(folder / "shards")
     if os.environ.get("EXPUNGE_TEST_OTHER") == os.environ["RANK"]:
         forget = (forget[0][1:], forget[1][1:])
     with joined_group("cpu", timeout=60.0) as group:

@@ -209,7 +209,7 @@ def test_columns_that_were_read_as_they_are_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "rows.parquet", tmp_path / "many" / "rows.parquet"):
         pa.parquet.write_table(pa.table(KINDS["arrow"](frame)), path)
     frame.to_csv(tmp_path / "rows.csv", index=False)
-    raw = [expunge.read_data(tmp_path / f"rows.{ending}", LABEL).rows for ending in ("csv", "parquet")]
+    raw = [expunge.read_data(tmp_path / f"rows.{ending}", LABEL) for ending in ("csv", "parquet")]
     raw += [expunge.open_data(tmp_path / "rows.parquet", LABEL, stream=True)]
     raw += [expunge.open_data(tmp_path / "many", LABEL, preparation=record.table)]
     for rows in raw:
@@ -217,7 +217,7 @@ def test_columns_that_were_read_as_they_are_are_refused(tmp_path: Path) -> None:
             expunge.unlearn(trained(), by_hand(FORGET), rows, distance="same", **PROMISE)
     with pytest.raises(DataError, match="columns of a table as they are"):
         trained().predict(raw[0])
-    read = expunge.read_data(tmp_path / "rows.csv", LABEL, preparation=record.table).rows
+    read = expunge.read_data(tmp_path / "rows.csv", LABEL, preparation=record.table)
     assert trained().predict_proba(read) == pytest.approx(trained().predict_proba(by_hand(TEST)[0]), abs=1e-12)
 
 

@@ -44,12 +44,12 @@ FORGET = (SOURCE[0][:3], SOURCE[1][:3])
 
 def as_csv(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
     frame.assign(y=labels).to_csv(folder / "rows.csv", index=False)
-    return read_data(folder / "rows.csv").rows
+    return read_data(folder / "rows.csv")
 
 
 def as_parquet(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
     frame.assign(y=labels).to_parquet(folder / "rows.parquet", index=False)
-    return read_data(folder / "rows.parquet").rows
+    return read_data(folder / "rows.parquet")
 
 
 def as_stream(frame: pd.DataFrame, labels: np.ndarray, folder: Path) -> Any:
@@ -254,7 +254,7 @@ def test_a_desk_without_names_refuses_requests_that_disagree(tmp_path: Path) -> 
 
 def test_what_names_no_columns_is_matched_by_position_and_said_once(model: LinearModel, tmp_path: Path) -> None:
     np.savez(tmp_path / "bare.npz", X=SURROGATE[0], y=SURROGATE[1])
-    bare = read_data(tmp_path / "bare.npz").rows
+    bare = read_data(tmp_path / "bare.npz")
     notes = expunge.unlearn(model, FORGET, bare, **UNLEARN).certificate.content["notes"]
     said = "the forget set and the surrogate set: columns are matched by position: these files name none"
     assert [note for note in notes if "position" in note] == [said]
@@ -269,11 +269,11 @@ SMALL = (np.arange(12.0).reshape(3, 4), np.array([0, 1, 0]))
 def test_an_npz_may_name_its_columns(tmp_path: Path) -> None:
     file = tmp_path / "named.npz"
     np.savez(file, X=shuffled(SMALL).to_numpy(), y=SMALL[1], feature_names=np.array(SHUFFLED))
-    read = read_data(file).rows
+    read = read_data(file)
     assert names_of(read) == SHUFFLED
     assert np.array_equal(order_columns(read, NAMES, 4, "it")[0], SMALL[0])
     streamed = open_data(file, stream=True)
-    assert names_of(getattr(streamed, "rows", streamed)) == SHUFFLED
+    assert names_of(streamed) == SHUFFLED
     for names in (np.array(SHUFFLED[:3]), np.arange(4), np.array(["a", "b", "c", "a"])):
         np.savez(file, X=SMALL[0], y=SMALL[1], feature_names=names)
         with pytest.raises(FileError):

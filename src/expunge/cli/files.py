@@ -55,11 +55,11 @@ class Sets:
 def open_rows(path: Path, label: Any, columns: Any, memory: Any, model: Any, *, may_stream: bool = True) -> Any:
     """What is in a file or folder, read whole or to be streamed."""
     from expunge.model import table_of
-    from expunge.rows import EncodedRows, open_data
+    from expunge.rows import open_data
     from expunge.runtime.group import launched_as_group
     from expunge.runtime.memory import Memory
 
-    opened = open_data(
+    return open_data(
         path,
         label,
         columns=columns,
@@ -67,7 +67,6 @@ def open_rows(path: Path, label: Any, columns: Any, memory: Any, model: Any, *, 
         stream=may_stream and (memory is not None or launched_as_group() or None),
         preparation=table_of(model),
     )
-    return opened.rows if isinstance(opened, EncodedRows) else opened
 
 
 def read_rows(path: Path, label: str | None, model: Any) -> Any:
@@ -75,7 +74,7 @@ def read_rows(path: Path, label: str | None, model: Any) -> Any:
     from expunge.model import table_of
     from expunge.rows import read_data
 
-    return read_data(path, label, preparation=table_of(model)).rows
+    return read_data(path, label, preparation=table_of(model))
 
 
 def read_prepared(path: Path) -> tuple[Any, Any]:

@@ -175,7 +175,7 @@ def train(
         if deposit is not None:
             execution = Execution(device=fit["device"], progress=advance)
             new, known = with_outlook(
-                lambda: make_deposit(model, rows.rows, execution=execution, free_bias=free_bias), advance
+                lambda: make_deposit(model, rows, execution=execution, free_bias=free_bias), advance
             )
             if free_bias:
                 model = new.model(model.weight.dtype)
@@ -185,7 +185,7 @@ def train(
     else:
         told["deposit"] = write_deposit(deposit, new.deposit, known, (target, model.to_bytes()))
     assert model.record is not None
-    described = describe_fit(model, rows.rows)
+    described = describe_fit(model, rows)
     _print_model(model, described, target)
     if source.decisions:
         told["prepared"] = list(source.decisions)

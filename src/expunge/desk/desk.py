@@ -194,7 +194,7 @@ class Desk:
         """The surrogate, or the rows of a request."""
         from expunge.rows import read_data  # with all it needs, which looking at a ledger does not
 
-        return read_data(path).rows
+        return read_data(path)
 
 
 def open_desk(folder: str | Path, timeout: float = 0.0) -> Desk:

@@ -178,7 +178,7 @@ def make_case(
 
 def read_part(path: Path, label: str | None, model: LinearModel) -> Labelled:
     """Rows of a file, a table prepared as the model's was."""
-    return read_data(path, label if is_table(path) else None, preparation=table_of(model)).rows
+    return read_data(path, label if is_table(path) else None, preparation=table_of(model))
 
 
 def make_rows(part: Labelled, model: LinearModel, record: TrainingRecord, name: str, device: Device = "cpu") -> Rows:

@@ -92,11 +92,6 @@ class EncodedRows(tuple[Any, Any]):
     def labels(self) -> Any:
         return self[1]
 
-    @property
-    def rows(self) -> Self:
-        """Itself: (features, labels)."""
-        return self
-
     def with_arrays(self, features: Any, labels: Any) -> EncodedRows:
         """Other rows of which the same is known."""
         rows = EncodedRows(features, labels)
@@ -342,7 +337,7 @@ def read_source(
     if is_table(path) and prepare != "none":
         file = open_table(path, header=header, names=names)
         target, chosen = choose_columns(path, file.names, label, columns)
-        table = file.read(words=[target])
+        table = file.read([*chosen, target] if prepare_from is None else None, [target])  # whole, to be held to another
         if if_needed and table.has_numbers(chosen):
             source = Source(_as_they_are(table, target, chosen))
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from expunge.bounds.calibration import LARGEST_SCALE, mu_for
-from expunge.bounds.deposit import DepositFacts
+from expunge.bounds.deposit import LONG_ROWS, RANGE, THIRD, DepositFacts
 from expunge.certificate.claim import ARITHMETIC_SHARE
 from expunge.deposit.file import HARMLESS, Deposit
+from expunge.deposit.matrices import top_of
 from expunge.deposit.membership import sum_rows
-from expunge.deposit.region import RetainedProblem, Routes, Solution, smallest_region
+from expunge.deposit.region import LARGEST_REACH, RetainedProblem, Routes, smallest_region
 from expunge.deposit.sums import by_class
 from expunge.errors import ModelError
 from expunge.heads import Rows, RowSet
@@ -41,7 +42,8 @@ POINT = 0.01
 MOST_ROWS = 20_000  # of the source, to measure accuracy on
 MOST_EXAMPLES = 1_000  # where each has to go through a network
 MOST_GROUPS = 8  # of a size, to measure it for
-BOUNDED = 2  # single rows, of those tried, whose region is worked out in full: those that a verdict is closest for
+BOUNDED = 2  # single rows, of those tried, whose region is worked out in full: those that a verdict is closest for;
+MOST_WEIGHTS = 2_000  # up to so many weights: beyond, a region takes as long as all sums
 LISTED = 200  # rows, at most, of the list that somebody is looked for in
 UNUSUAL = 0.95  # of them are told less of
 NEARLY_ALL = 0.9  # of single rows that must be able to leave at epsilon 1, for a noise of the anchor to be taken, with
@@ -107,34 +109,69 @@ def try_removal(deposit: Deposit, rows: RowSet) -> Trial:
 
 @dataclass(frozen=True)
 class Foresight:
-    """The regions of one update, from which those of others are foreseen: the lengths of an update are its own, and the
-    matrices stay. So matrices of a whole source serve for what is left of it without one row. No bound.
+    """The radius of any update, to first order and so no bound: every route by one norm, `M = H' + reg`, of which a
+    region's own are `e^-R` or `1 - a` at least, and by eigenvalues that were found and not proved.
+
+    `shape` is `lambda_max(M^-1 M_0)`, `least` M's smallest eigenvalue; of each gauge there are tau^2 and omega. A row
+    changes the matrices of a source by one n-th: they serve for what is left of it without one, too.
     """
 
     problem: RetainedProblem
-    update: Array
-    solutions: list[Solution]
+    third: bool
+    shape: float
+    least: float
+    gauges: tuple[tuple[float, float], ...]
 
     @classmethod
-    def by(cls, problem: RetainedProblem, update: Array, *, third: bool) -> Foresight:
-        """By this update, which leaves nothing of its equation."""
-        return cls(problem, update, Routes(problem, update, zeros(update), third=third).solutions())
+    def by(cls, problem: RetainedProblem, *, third: bool) -> Foresight:
+        setting, system = problem.setting, problem.system
+        classes = len(setting.anchor)
+
+        def top(product: Callable[[Array], Array]) -> float:
+            return top_of(lambda columns: system.half(product(system.other_half(columns))), system.factor)
+
+        def top_by_features(factor: Array) -> float:
+            """Of `L L'` for every class, without what is common to all of them where they compete."""
+
+            def product(columns: Array) -> Array:
+                each = columns.reshape(classes, -1, columns.shape[-1]) if setting.shift_free else columns
+                each = each - each.mean(axis=0) if setting.shift_free else each
+                return (factor @ (factor.mT @ each)).reshape(columns.shape)
+
+            return top(product)
+
+        pairs = 2.0 if setting.shift_free else 1.0
+        heavy = [top(lambda columns, each=each: each.values @ columns) for each in problem.sums.weighted]  # type: ignore[misc]
+        spread = [pairs * top_by_features(gauge.factor) for gauge in setting.gauges]
+        least = 1.0 / top(lambda columns: columns)
+        return cls(problem, third, top_by_features(problem.shape[0]), least, tuple(zip(spread, heavy, strict=True)))
 
     def radius(self, update: Array) -> float:
-        """About the radius of another update; infinite where no route has one."""
-        (own, bent), (reach, curved) = map(self._lengths, (self.update, update))
-        longer, more = reach / own if own > 0.0 else 1.0, curved / bent if bent > 0.0 else 1.0
+        """About the radius of an update; infinite where no route has one."""
+        return min((facts.size for facts in self._facts(update)), default=math.inf)
 
-        def size(facts: DepositFacts) -> float:
-            known = replace(facts, reach=facts.reach * longer, gauge=facts.gauge * longer)
-            shape_ratio = facts.shape_ratio * math.exp(min(reach - own, 600.0))
-            return replace(known, update_curved=facts.update_curved * more, shape_ratio=shape_ratio).size
-
-        return min((size(each.facts) for each in self.solutions), default=math.inf)
-
-    def _lengths(self, update: Array) -> tuple[float, float]:
-        routes = Routes(self.problem, update, update)
-        return routes.reach, routes.curved(self.problem.sums.curvature, 0.0)
+    def _facts(self, update: Array) -> Iterator[DepositFacts]:
+        problem, order = self.problem, THIRD if self.third else ""
+        setting, routes = problem.setting, Routes(problem, update, zeros(update), third=self.third)
+        if setting.quadratic:
+            yield from (each.facts for each in routes.solutions())
+            return
+        reach = routes.reach
+        if reach <= LARGEST_REACH:
+            more, curved = math.exp(reach), routes.curved(problem.sums.curvature, 0.0)
+            pairs = math.sqrt(2.0) if setting.shift_free else 1.0
+            ranges = [gauge.kappa * math.sqrt(tau) for gauge, (tau, _) in zip(setting.gauges, self.gauges, strict=True)]
+            range_of_one = min([pairs * setting.row_bound / math.sqrt(self.least), *ranges]) * math.sqrt(more)
+            known = {"reach": reach, "update_curved": curved, "concordance": range_of_one, "curvature_ratio": more}
+            yield DepositFacts(RANGE + order, 0.0, 0.0, self.shape * more, **known)
+        for index, (gauge, (tau, omega)) in enumerate(zip(setting.gauges, self.gauges, strict=True)):
+            length = routes.lengths[index]
+            left = 1.0 - length * math.sqrt(omega)
+            if left > 0.0 and reach <= LARGEST_REACH:
+                known = {"reach": reach, "gauge": length, "kappa": gauge.kappa, "curvature_ratio": 1.0 / left}
+                known |= {"spread": tau / left, "weight_ratio": omega / left}
+                known["update_curved"] = routes.curved(problem.sums.weighted[index], 0.0)
+                yield DepositFacts(LONG_ROWS + order, 0.0, 0.0, self.shape / left, **known)
 
 
 def steps_of(deposit: Deposit, rows: Sequence[RowSet]) -> list[Array]:
@@ -160,18 +197,20 @@ def try_people(
 ) -> tuple[Trial, ...]:
     """What random single rows need to leave: foreseen, and worked out of a few, by which the others are corrected."""
     people = [choose(rows, person) for person in random_groups(deposit, rows, 1, seed)]
-    if len(people) <= BOUNDED:  # all are worked out: nothing need be foreseen
+    few = math.prod(deposit.anchor.shape) <= MOST_WEIGHTS or deposit.setting.quadratic
+    if len(people) <= (BOUNDED if few else 0):  # all are worked out: nothing need be foreseen
         return rehearse(deposit, rows, 1, progress, seed)
     trials = [Trial(math.inf, None)] * len(people)
     if deposit.problem.solvable:
         at_rest = deposit.problem.linear_step
-        foresight = Foresight.by(deposit.problem, at_rest, third=deposit.sums.third is not None)
+        foresight = Foresight.by(deposit.problem, third=deposit.sums.third is not None)
         updates = [at_rest + step for step in steps_of(deposit, people)]
         trials = [Trial(foresight.radius(each), put(each, deposit.model.weight)) for each in updates]
     most, checked = max(loudest(deposit), 1e-300), dict[int, Trial]()
     order = sorted(range(len(trials)), key=lambda number: abs(math.log(max(trials[number].radius, 1e-300) / most)))
-    for number in order[:BOUNDED]:
-        progress("Rehearsals with 1 row", len(checked), min(BOUNDED, len(people)))
+    some = order[: BOUNDED if few else 0]
+    for number in some:
+        progress("Rehearsals with 1 row", len(checked), len(some))
         checked[number] = try_removal(deposit, people[number])
     off = [
         each.radius / trials[number].radius

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ from expunge.runtime.arrays import (
 )
 from expunge.runtime.group import ALONE, Group
 from expunge.runtime.progress import Progress, silent
-from expunge.solve.linear import SymmetricOperator
+from expunge.solve.linear import SymmetricOperator, precondition
 from expunge.solve.newton import Manner, newton_step
 
 NAME = "the source"
@@ -206,6 +207,7 @@ def make_from_rows(
         deposit, trials = with_most_noise(
             with_noise, scales, lambda each: try_people(each, rows, seed, progress), first
         )
+        deposit = replace(deposit)  # without the factors that were made for trying it
         hashes = hashes_of(key, given, len(rows), progress) if group.first else NO_HASHES
         place = load_torch("a network").device("cpu") if deposit.of_network else "cpu"
         return NewDeposit(replace(deposit, hashes=hashes).on(place), trials, put(best, model.weight), given_rows)
@@ -296,7 +298,8 @@ def _gradient_size(model: LinearModel, record: TrainingRecord, rows: RowSet) -> 
 @dataclass(frozen=True)
 class AnchorEquation:
     """`g(w + u) + reg (w + u) = 0`, by factors of the dense Hessian: preconditioned by them conjugate gradients take a
-    step or two, which correct what rounding made of the factors."""
+    step or two, which correct what rounding made of the factors. Of wide softmax, where forming it takes longer than
+    many products with it, by these and the Kronecker factors of its means."""
 
     head: LinearHead
     weights: Array
@@ -318,16 +321,28 @@ class AnchorEquation:
         at = self.weights + update
         return self.setting.centred(self.head.gradient(at, self.rows) + self.penalty.diagonal(at) * at)
 
+    @cached_property
+    def by_products(self) -> bool:
+        return is_joint(self.head) and not self.head.dense_pays(self.rows)
+
     def jacobian(self, update: Array, pull: float, last: SymmetricOperator | None) -> SymmetricOperator:
-        curvature = self.setting.stiffened(means_of(self.head, self.weights + update, self.rows).curvatures[0])
-        matrix = self.setting.penalised(curvature, self.penalty)
+        at, penalty, centred = self.weights + update, self.penalty.diagonal(update), self.setting.centred
+        if self.by_products:
+            curvature = self.head.curvature(at, self.rows)
+            near = precondition(curvature, 1.0, self.penalty.l2)
+            return MatrixFree(
+                lambda direction: centred(curvature.product(direction) + penalty * direction),
+                None if near is None else lambda residual: centred(near.solve(residual)),
+            )
+        matrix = self.setting.stiffened(means_of(self.head, at, self.rows).curvatures[0])
+        matrix = self.setting.penalised(matrix, self.penalty)
         factors, damping = Norm.of(matrix), 1e-14 * matrix.largest_entry
         while factors is None and damping < math.inf:
             factors, damping = Norm.of(matrix.plus(damping)), 10.0 * damping
         return MatrixFree(matrix.product, None if factors is None else factors.solved)
 
     def manner(self) -> Manner:
-        return Manner(dense=False, working=self.weights.dtype, accurate=ACCURATE, inexact=False)
+        return Manner(dense=False, working=self.weights.dtype, accurate=ACCURATE, inexact=self.by_products)
 
     def agreed(self, step: Array) -> Array:
         return self.setting.centred(self.rows.agreed(step))
@@ -396,8 +411,7 @@ def first_quiet(
     a deposit whose anchor has none: an update leads back from the noise, and on to where the row is gone."""
     if len(scales) == 1 or not at_rest.problem.solvable:
         return 0
-    middle = scales[len(scales) // 2]
-    foresight, most = Foresight.by(at_rest.problem, -middle * noise, third=third), loudest(at_rest)
+    foresight, most = Foresight.by(at_rest.problem, third=third), loudest(at_rest)
     steps = steps_of(at_rest, people)
 
     def quiet(scale: float) -> bool:

@@ -144,7 +144,7 @@ def often_right(frames: list[pd.DataFrame], prepare: Any) -> float:
 
 
 @pytest.mark.parametrize("person", [wealthy, ordinary, flagged, of_a_rare_job])
-@pytest.mark.parametrize(("n_rows", "most"), [(300, 0.65), (2000, 0.58)])
+@pytest.mark.parametrize(("n_rows", "most"), [(300, 0.65), pytest.param(2000, 0.58, marks=pytest.mark.slow)])
 def test_whether_she_was_there_is_not_told(
     person: Any, n_rows: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

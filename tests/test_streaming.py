@@ -259,6 +259,7 @@ def given(prepared: Path, target: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_runs_in_a_group_and_writes_once(prepared: Path, tmp_path: Path) -> None:
     status, output, errors = finish(launch(2, given(prepared, tmp_path / "out")))
     assert status == 0, errors
@@ -268,16 +269,9 @@ def test_the_command_runs_in_a_group_and_writes_once(prepared: Path, tmp_path: P
     assert content["sizes"]["n_surrogate"] == len(S)
 
 
-@pytest.mark.parametrize(
-    ("moment", "rank"),
-    [("step", 1)]
-    + [
-        pytest.param(moment, rank, marks=pytest.mark.slow)
-        for moment in ("first pass", "step", "moments", "end")
-        for rank in (0, 1)
-        if (moment, rank) != ("step", 1)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("moment", ["first pass", "step", "moments", "end"])
 def test_a_killed_process_ends_the_job_and_leaves_nothing(
     prepared: Path, tmp_path: Path, moment: str, rank: int
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,3 +106,40 @@ assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 9])
+def test_triangular_systems_of_one_column_and_of_more(order: str, columns: int, size: int) -> None:
+    generator = np.random.default_rng(size)
+    lower = np.tril(generator.standard_normal((size, size))) + 5.0 * np.eye(size)
+    right = generator.standard_normal((size, columns))
+    for factor, upper in ((lower, False), (lower.T, True)):
+        stored = np.asarray(factor, order=order)
+        assert factor @ arrays.solve_triangular(stored, right, upper=upper) == pytest.approx(
+            right, rel=1e-12, abs=1e-13
+        )
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "load", "one"),
+    [(50_000, 100, 0.0, True), (50_000, 5_000, 0.0, False), (10, 2_001, 0.0, False), (50_000, 5_000, 99.0, True)],
+)
+def test_small_work_and_work_on_a_busy_machine_is_done_by_one_thread(
+    rows: int, weights: int, load: float, one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def limits(count: int, user_api: str) -> contextlib.AbstractContextManager[None]:
+        asked.append(count)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("threadpoolctl.threadpool_limits", limits)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    with arrays.few_threads(rows, weights):
+        assert asked == [1] * one
+    monkeypatch.delattr(os, "getloadavg")  # as on Windows
+    with arrays.few_threads(rows, weights):
+        assert len(asked) == one + (weights < 2_000)

@@ -49,6 +49,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -104,15 +105,27 @@ MANY_WEIGHTS = 2_000
 
 @contextlib.contextmanager
 def few_threads(n_rows: int, n_weights: int) -> Iterator[None]:
-    """One thread for small work: where cores are shared, threads of numpy's BLAS wait for each other, far longer than
-    the work takes (the demo, two cores at a load of eight: 28 seconds by one thread, not done after 300 by two)."""
-    if n_rows * n_weights > MUCH or n_weights > MANY_WEIGHTS:
+    """One thread for small work, and for any work where more wants to run than there are cores: threads of numpy's BLAS
+    wait for each other, on shared cores far longer than the work takes.
+
+    Measured on two cores at a load of 14, two threads beside one: a pass of 1e7 multiplications took 25 times as long,
+    one of 2.6e8 nine times, Cholesky's factorisation of 1,000 rows 27 and of 2,000 nine times; processor time alike. On
+    quiet cores two threads can at most halve it, so what is small gives that up for certain.
+    """
+    if (n_rows * n_weights > MUCH or n_weights > MANY_WEIGHTS) and not _is_busy():
         yield
         return
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+def _is_busy() -> bool:
+    """Whether more wanted to run in the last minute than there are cores and a thread or two of one's own."""
+    if not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] > (os.cpu_count() or 1) + 1.0
 
 
 def namespace(*arrays: Array) -> Any:

@@ -279,7 +279,7 @@ def test_the_shape_of_the_noise_knows_nobody_who_left() -> None:
     np.testing.assert_array_equal(first.factors, second.factors)
     assert [first.largest, first.least, first.inverse_trace] == [second.largest, second.least, second.inverse_trace]
     kappas = {each.facts["curvature"].value for each in measured}
-    assert all(kappa / STEP == pytest.approx(round(kappa / STEP)) for kappa in kappas), "to a twentieth"
+    assert all(kappa / STEP == pytest.approx(round(kappa / STEP)) for kappa in kappas), "to a hundredth"
 
 
 def test_a_declared_curvature_is_refused_above_half_of_what_halves_show() -> None:
@@ -292,7 +292,7 @@ def test_a_declared_curvature_is_refused_above_half_of_what_halves_show() -> Non
     rare[np.arange(300), np.arange(300) % 2] = 1.0
     rare[:4, 2:6] = np.eye(4)  # categories of one row each
     labels = np.arange(300) // 2 % 2
-    model = expunge.train(rare, labels, l2=1e-6, max_norm=2.0)
+    model = expunge.train(rare, labels, l2=1e-6, max_norm=2.0, loss="ridge")
     few = {"model": model, "forget": (rare[-1:], labels[-1:]), "surrogate": (rare, labels)}
     with pytest.raises(VacuousClaim, match="a larger surrogate, a larger l2"):
         measure(request_for(few, distance=Distance("tv", 0.9)), seed=0)

@@ -138,11 +138,11 @@ def test_the_ratio_of_halves_in_closed_form(spread: float, ratio: float) -> None
 
 @given(ratio=st.floats(0.0, 1.0))
 @REPRODUCIBLE
-def test_auto_declares_at_most_half_of_the_ratio_and_a_multiple_of_a_twentieth(ratio: float) -> None:
+def test_auto_declares_at_most_half_of_the_ratio_in_hundredths(ratio: float) -> None:
     declared = declared_by(ratio)
-    assert 0.5 * ratio - 0.05 - 1e-9 < declared <= 0.5 * ratio + 1e-15
-    assert round(20 * declared) / 20 == declared
+    assert 0.5 * ratio - 0.01 - 1e-9 < declared <= 0.5 * ratio + 1e-15
+    assert round(100 * declared) / 100 == declared
 
 
 def test_what_auto_declares() -> None:
-    assert [declared_by(each) for each in (0.0, 0.0999, 0.1, 0.52, 0.76, 1.0)] == [0.0, 0.0, 0.05, 0.25, 0.35, 0.5]
+    assert [declared_by(each) for each in (0.0, 0.0199, 0.02, 0.53, 0.77, 1.0)] == [0.0, 0.0, 0.01, 0.26, 0.38, 0.5]

@@ -25,7 +25,7 @@ from expunge.bounds.retained import RetainedFacts, retained_bound
 from expunge.distance import Distance
 
 EVIDENCE_SHARE = 0.5  # of the smallest ratio that halves of the surrogate show: what may be declared at most
-STEP = 0.05  # what is declared by `auto` is a multiple of it: it is handed out, and the ratio knows who left
+STEP = 0.01  # what is declared by `auto` is a multiple of it: it is handed out, and the ratio knows who left
 DISPLACED = 2.0**-40  # of the weights' length: what float64 makes of w + u, and of classes that sum to zero
 
 
@@ -87,9 +87,9 @@ def ratio_of_halves(spread: float) -> float:
 
 
 def declared_by(ratio: float) -> float:
-    """What `auto` declares where halves showed this ratio: half of it, rounded down to a multiple of 0.05.
+    """What `auto` declares where halves showed this ratio: half of it, rounded down to a hundredth.
 
-    >>> declared_by(0.76), declared_by(0.09), declared_by(1.0)
-    (0.35, 0.0, 0.5)
+    >>> declared_by(0.77), declared_by(0.019), declared_by(1.0)
+    (0.38, 0.0, 0.5)
     """
     return math.floor(EVIDENCE_SHARE * ratio / STEP) / round(1.0 / STEP)

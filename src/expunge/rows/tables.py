@@ -533,7 +533,8 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
             if b"\n" not in sample:  # a long line; the longest that is read has as many columns as are read
                 sample += stream.read(LONGEST_LINE)
         separator = find_separator(sample[:SAMPLE])
-        lines = list(itertools.islice(_cells(sample, separator), LINES))
+        # of long lines no more than two: their cells take many times as much memory
+        lines = list(itertools.islice(_cells(sample, separator), LINES if len(sample) <= SAMPLE else 2))
         if not lines:
             raise ValueError("Empty CSV file")
     except DAMAGE as error:
@@ -546,7 +547,7 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
     require_room(COLUMN_BYTES * len(first), path, "the table")
     if known is not None and first != list(known) and len(first) == len(known):
         header, names = False, known
-    listed = _name_columns(path, first, header, names)
+    listed, skipped = _name_columns(path, first, header, names), lines[0][1] if header else 0
     whole = [cells for cells, _ in lines[int(header) :] if len(cells) == len(listed)]
     numbers = {name for name, cells in zip(listed, zip(*whole, strict=True), strict=False) if _seem_numbers(cells)}
 
@@ -558,9 +559,7 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
                 with pa.input_stream(path, compression=packed) as stream:
                     reader = pa.csv.open_csv(
                         stream,
-                        pa.csv.ReadOptions(
-                            block_size=block, column_names=listed, skip_rows=lines[0][1] if header else 0
-                        ),
+                        pa.csv.ReadOptions(block_size=block, column_names=listed, skip_rows=skipped),
                         pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
                         pa.csv.ConvertOptions(column_types=kinds, include_columns=columns, null_values=SPELLED),
                     )

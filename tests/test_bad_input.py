@@ -269,7 +269,7 @@ TABLES = [
     Kind("csv-empty-cell", csv("a,b,c,d,y\n1,,0,0,0\n0,1,0,0,1\n"), "column 'b' has 1 empty", "every cell",
          "Fill them in"),
     Kind("parquet-lists", parquet(a=pa.array([[1.0], [2.0, 3.0]])), "column 'a' holds list", "must be numbers",
-         "drop it"),
+         "X in an .npz"),
 ]
 
 OUTPUT = [

@@ -298,7 +298,9 @@ def not_numbers(table: str, name: str, found: str) -> DataError:
     return DataError(
         f"{table}: column {name!r} holds {found}",
         "features must be numbers",
-        "Encode it as numbers the way it was encoded for training, or drop it.",
+        "Save lists of features as the rows of X in an .npz file, with y."
+        if "list" in found
+        else "Encode it as numbers the way it was encoded for training, or drop it.",
     )
 
 

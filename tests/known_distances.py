@@ -63,11 +63,6 @@ class Problem:
         """Of the retained rows from the surrogate."""
         return finite_distances(self.rho_retained, self.nu)
 
-    @property
-    def source_distances(self) -> list[Distance]:
-        """Of the whole source from the surrogate, as old certificates declared them."""
-        return finite_distances(self.rho, self.nu)
-
 
 def without(n: int, forgotten: Array) -> Array:
     kept = np.ones(n, dtype=bool)

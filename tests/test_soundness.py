@@ -1,8 +1,5 @@
 """The bound is never below the true distance: 1,680 random problems whose distances are known exactly, and where it is tight.
 
-The surrogate stands for the RETAINED rows. Terms of a surrogate that stands for the WHOLE source are worked out beside them,
-to show that a mixture of both would be caught.
-
 `python tests/test_soundness.py` prints Delta over the true distance, for each kind of distance, as Markdown tables.
 """
 
@@ -45,21 +42,18 @@ CHUNKS = 20
 QUICK = 4  # of these run each time, the others among the slow tests
 PROBLEMS = 84  # a chunk
 SPOILS = ("zero", "negated", "perturbed", "overshot", "replaced", "float32")
-RETAINED, WHOLE = "retained", "whole"  # what the surrogate stands for; the whole source in no certificate
-FORMS = (RETAINED,)
 FAILURE = 1e-6  # of Lanczos, in one case
 COUNTED = 1e-7  # a true distance below this share of ||w|| is rounding; its ratio says nothing
 
 
 @dataclass(frozen=True)
 class Case:
-    """One update of one problem under one form and kind of distance: the terms of Delta, and the truth."""
+    """One update of one problem under one kind of distance: the terms of Delta, and the truth."""
 
     seed: int
     loss: str
     surrogate: str
     update: str
-    form: str
     kind: str
     terms: dict[str, float]
     total: float
@@ -80,12 +74,12 @@ class Case:
     @property
     def told(self) -> bool:
         """Whether the surrogate differs from what it stands for."""
-        return self.surrogate != {RETAINED: "retained", WHOLE: "equal"}[self.form]
+        return self.surrogate != "retained"
 
 
 @dataclass(frozen=True)
 class Equations:
-    """What an update is to satisfy: the paper's equation, which old certificates charge, and the retained rows'."""
+    """What an update is to satisfy: the paper's equation, and the retained rows'."""
 
     whole: SurrogateEquation
     retained: RetainedEquation
@@ -105,13 +99,11 @@ class Equations:
 
 
 def updates(problem: Problem, equations: Equations) -> Iterator[tuple[str, Step]]:
-    """The paper's Newton step, the converged step, now and then that of old certificates, and one spoilt on purpose."""
+    """The paper's Newton step, the converged step, and one spoilt on purpose."""
     rng = np.random.default_rng([7, problem.seed])
     newton, converged = newton_step(equations.whole, single=True), newton_step(equations.retained, single=False)
     yield "newton", newton
     yield "converged", converged
-    if problem.seed % 4 == 0:
-        yield "converged, old", newton_step(equations.whole, single=False)
     noise = rng.normal(size=problem.trained.shape)
     noise /= norm(noise)
     size = float(norm(newton.update))
@@ -139,10 +131,7 @@ def facts_of(request: Request, equations: Equations, step: Step, seed: int, *, e
         request.head, request.weights, step.update, request.surrogate, failure=failure, heavy=False, seed=seed
     )
     facts = gather(request)._residual_facts(step, moments, 0.0)
-    return {
-        form: facts | {"solver_residual": Fact(float(norm(equation.residual(step.update))), "measured")}
-        for form, equation in ((RETAINED, equations.retained), (WHOLE, equations.whole))
-    }
+    return facts | {"solver_residual": Fact(float(norm(equations.retained.residual(step.update))), "measured")}
 
 
 def terms_of(request: Request, facts: dict[str, Fact], distance: Distance) -> dict[str, float]:
@@ -151,18 +140,14 @@ def terms_of(request: Request, facts: dict[str, Fact], distance: Distance) -> di
     return dict(derive_region(claim).terms)
 
 
-def shift_of(problem: Problem, form: str, update: Array) -> float:
-    """What the surrogate term bounds, exactly: the difference of means, times what it enters with."""
-    there = change_mean(problem, update, problem.X if form == WHOLE else problem.X[problem.kept])
-    growth = problem.n / (problem.n - problem.m) if form == WHOLE else 1.0
-    return growth * float(np.linalg.norm(there - change_mean(problem, update, problem.S))) / problem.l2
+def shift_of(problem: Problem, update: Array) -> float:
+    """What the surrogate term bounds, exactly: the difference of means, over l2."""
+    there = change_mean(problem, update, problem.X[problem.kept])
+    return float(np.linalg.norm(there - change_mean(problem, update, problem.S))) / problem.l2
 
 
 def internal_cases(problem: Problem, target: reference.Retrained, wanted: str | None = None) -> Iterator[Case]:
-    """Every update, or the one wanted, under both forms and every kind of distance.
-
-    By the functions the mechanism is made of.
-    """
+    """Every update, or the one wanted, under every kind of distance, by the functions the mechanism is made of."""
     request = request_of(problem, problem.distances[0])
     assert np.array_equal(request.surrogate.features, problem.S)
     equations = Equations.of(request)
@@ -173,20 +158,16 @@ def internal_cases(problem: Problem, target: reference.Retrained, wanted: str | 
         facts = facts_of(request, equations, step, problem.seed, eigenvalue=eigenvalue)
         update = to_numpy(step.update)
         truth = float(np.linalg.norm(target.weights - (problem.trained + update)))
-        for form in (RETAINED, WHOLE):
-            known = terms_of(request, facts[form], Distance("source", 0.0))
-            known |= {"surrogate": shift_of(problem, form, update)}
-            yield case_of(problem, target, name, form, "known", known, truth)
+        known = terms_of(request, facts, Distance("source", 0.0)) | {"surrogate": shift_of(problem, update)}
+        yield case_of(problem, target, name, "known", known, truth)
         for distance in problem.distances:
-            terms = terms_of(request, facts[RETAINED], distance)
-            yield case_of(problem, target, name, RETAINED, distance.kind, terms, truth)
+            yield case_of(problem, target, name, distance.kind, terms_of(request, facts, distance), truth)
 
 
 def case_of(
     problem: Problem,
     target: reference.Retrained,
     update: str,
-    form: str,
     kind: str,
     terms: dict[str, float],
     truth: float,
@@ -196,7 +177,6 @@ def case_of(
         loss=problem.loss,
         surrogate=problem.surrogate_kind,
         update=update,
-        form=form,
         kind=kind,
         terms=terms,
         total=Region("residual", terms).radius,
@@ -220,7 +200,7 @@ def public_case(problem: Problem, target: reference.Retrained) -> Case:
     truth = float(np.linalg.norm(target.weights - to_numpy(request.weights + measured.step.update)))
     terms = {name: value for name, value in certificate.terms.items() if name != "grid"}
     kind = "tv" if distance.kind == "source" else distance.kind
-    case = case_of(problem, target, f"public {step}", RETAINED, kind, terms, truth)
+    case = case_of(problem, target, f"public {step}", kind, terms, truth)
     assert case.total < certificate.total < math.inf
     return case
 
@@ -252,10 +232,6 @@ def summary(cases: list[Case]) -> dict[str, dict[str, float]]:
     }
 
 
-def of_form(cases: list[Case], form: str) -> list[Case]:
-    return [case for case in cases if case.form == form]
-
-
 # No violation ---------------------------------------------------------------------------------------------------
 
 
@@ -265,10 +241,8 @@ def of_form(cases: list[Case], form: str) -> list[Case]:
 def test_no_update_is_further_from_retraining_than_the_bound_says(chunk: int) -> None:
     cases = cases_of(chunk)
     violations = [case for case in cases if case.violated]
-    found = {form: summary(of_form(cases, form)) for form in FORMS}
-    print(json.dumps({"chunk": chunk, "cases": len(cases), "ratios": found}))
-    for form in FORMS:
-        assert len({case.seed for case in of_form(cases, form)}) == PROBLEMS
+    print(json.dumps({"chunk": chunk, "cases": len(cases), "ratios": summary(cases)}))
+    assert len({case.seed for case in cases}) == PROBLEMS
     assert not violations, violations[:3]
 
 
@@ -296,13 +270,8 @@ def test_the_random_problems_cover_what_they_claim_to() -> None:
 
 
 @pytest.fixture(scope="module")
-def everything(one_thread: None) -> list[Case]:
+def sample(one_thread: None) -> list[Case]:
     return cases_of(0, problems=60)
-
-
-@pytest.fixture(params=FORMS)
-def sample(request: pytest.FixtureRequest, everything: list[Case]) -> list[Case]:
-    return of_form(everything, request.param)
 
 
 def weakened(cases: list[Case], kinds: set[str], weaken: Any) -> int:
@@ -345,70 +314,47 @@ def test_leaving_out_a_term_is_caught(sample: list[Case], term: str) -> None:
     assert weakened(sample, {"known"}, shrunk(term, 0.0)) > 0
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("term", ["solver", "surrogate"])
-def test_a_term_of_the_other_form_is_caught(everything: list[Case], form: str, term: str) -> None:
-    """The residual of the other equation, or a distance from the other rows: each form needs its own."""
-    other = {(case.seed, case.update): case for case in everything if case.form != form and case.kind == "known"}
-    alike = [case for case in of_form(everything, form) if not case.update.startswith("public")]
-
-    def mixed(case: Case) -> dict[str, float]:
-        return {**case.terms, term: other[case.seed, case.update].terms[term]}
-
-    assert weakened(alike, {"known"}, mixed) > 0
-
-
 # Where it is tight ----------------------------------------------------------------------------------------------
 
 
-def judged(problem: Problem, form: str, kind: str) -> tuple[float, float]:
-    """Delta and the truth, at the update that the form was made for."""
-    update = "converged" if form == RETAINED else "converged, old"
-    found = internal_cases(problem, retrained(problem), update)
-    case = next(case for case in found if (case.form, case.kind) == (form, kind))
+def two_points(
+    kind: str, *, heavy: int = 30, l2: float = 200.0, values: tuple[float, float] = (1.0, 1e-3)
+) -> tuple[float, float]:
+    """Delta and the truth, at the converged update."""
+    problem = two_values(heavy, values, l2)
+    found = internal_cases(problem, retrained(problem), "converged")
+    case = next(case for case in found if case.kind == kind)
     return case.total, case.truth
 
 
-def two_points(
-    form: str, kind: str, *, heavy: int = 30, l2: float = 200.0, values: tuple[float, float] = (1.0, 1e-3)
-) -> tuple[float, float]:
-    return judged(two_values(heavy, values, l2), form, kind)
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["known", "chi2"])
-def test_known_and_chi_square_are_attained(form: str, kind: str) -> None:
-    total, truth = two_points(form, kind)
+def test_known_and_chi_square_are_attained(kind: str) -> None:
+    total, truth = two_points(kind)
     assert truth <= total <= 1.01 * truth
 
 
-@pytest.mark.parametrize(("form", "heavy"), [(RETAINED, 26)])
-def test_kullback_leibler_is_nearly_attained(form: str, heavy: int) -> None:
+def test_kullback_leibler_is_nearly_attained() -> None:
     """Where the first value is a little more frequent than in the surrogate."""
-    total, truth = two_points(form, "kl", heavy=heavy)
+    total, truth = two_points("kl", heavy=26)
     assert truth <= total <= 1.05 * truth
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_total_variation_is_attained_but_for_the_factor_of_two(form: str) -> None:
+def test_total_variation_is_attained_but_for_the_factor_of_two() -> None:
     """One feature has phi of one sign only, so half of 2 TV sup||phi|| is all there can be."""
-    total, truth = two_points(form, "tv")
+    total, truth = two_points("tv")
     assert 1.9 * truth <= total <= 2.1 * truth
 
 
 # Where float64 could hide something -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["chi2", "kl"])
 @pytest.mark.parametrize("spread", [1e-6, 1e-8, 1e-9, 1e-10])
-def test_a_surrogate_of_nearly_equal_rows_is_not_taken_for_one_without_spread(
-    form: str, kind: str, spread: float
-) -> None:
+def test_a_surrogate_of_nearly_equal_rows_is_not_taken_for_one_without_spread(kind: str, spread: float) -> None:
     """The spread of phi is far below its size; squares of differences must not be differences of squares."""
     for seed in range(40):
         near = 0.5 + seed / 97
-        total, truth = two_points(form, kind, l2=20.0, values=(near * (1 + spread), near))
+        total, truth = two_points(kind, l2=20.0, values=(near * (1 + spread), near))
         assert truth <= total
 
 
@@ -545,11 +491,8 @@ def main() -> None:
     threadpool_limits(1)
     cases = [case for chunk in range(CHUNKS) for case in cases_of(chunk)]
     print(f"{CHUNKS * PROBLEMS:,} problems, {len(cases):,} bounds, {sum(case.violated for case in cases)} violations.")
-    for form in FORMS:
-        found = of_form(cases, form)
-        print(f"\nAs in {form}:\n\n{table(found)}")
-        plain = [case for case in found if case.update not in SPOILS]
-        print(f"\nNothing spoilt:\n\n{table(plain)}")
+    print(f"\n{table(cases)}")
+    print(f"\nNothing spoilt:\n\n{table([case for case in cases if case.update not in SPOILS])}")
 
 
 if __name__ == "__main__":

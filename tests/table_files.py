@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from expunge.rows.files import EncodedRows, read_data
+from expunge.rows.tables import Table, open_table
 
 
 def as_csv(features: np.ndarray, labels: np.ndarray) -> bytes:
@@ -27,6 +28,11 @@ def as_parquet(features: np.ndarray, labels: np.ndarray, **options: Any) -> byte
     columns = {f"f{index}": features[:, index] for index in range(features.shape[1])}
     pq.write_table(pa.table({**columns, "y": pa.array(labels)}), stream, **options)
     return stream.getvalue()
+
+
+def read_table(path: Path, **known: Any) -> Table:
+    """All of a table; see `open_table`."""
+    return open_table(path, **known).read()
 
 
 def read(folder: Path, content: bytes, kind: str, label: str | None = None) -> EncodedRows:

@@ -35,8 +35,9 @@ from expunge.errors import DataError, ModelError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_FROM_SOURCE
 from expunge.rows import preparation
 from expunge.rows.preparation import learn
-from expunge.rows.tables import frame_table, read_table
+from expunge.rows.tables import frame_table
 from expunge.sklearn.pipelines import fitted_steps, is_coarse, join_pipeline, split_pipeline
+from table_files import read_table
 
 N = 600
 AGE, WEALTH = 61.0, 7_654_321.0

@@ -18,8 +18,9 @@ from expunge.errors import DataError, FileError, OptionError
 from expunge.record import LEARNT_COARSE, LEARNT_ELSEWHERE
 from expunge.rows.files import as_source, read_source
 from expunge.rows.preparation import ALMOST_SAME, RARE, Category, Number, Preparation, is_row_number, learn
-from expunge.rows.tables import MISSING, Table, frame_table, read_table
+from expunge.rows.tables import MISSING, Table, frame_table
 from ordinary_tables import credit_lines, write_credit
+from table_files import read_table
 
 
 def frame(**columns: object) -> Table:

@@ -25,10 +25,9 @@ from expunge.rows.tables import (
     find_separator,
     frame_table,
     open_table,
-    read_table,
 )
 from ordinary_tables import credit_lines, write_credit
-from table_files import read
+from table_files import read, read_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -397,7 +397,6 @@ def is_table(path: Path) -> bool:
 class TableFile:
     """A table's file, and the names of its columns; `schema` are their types, of a file that has types."""
 
-    path: Path
     names: tuple[str, ...]
     schema: pa.Schema | None
     read_columns: Callable[[Sequence[str], Sequence[str]], Table]
@@ -434,12 +433,7 @@ def open_table(
                 table = table.append_column(name, pa.nulls(table.num_rows, NOT_READ))
         return Table(table, str(path), True, file_names=tuple(schema.names))
 
-    return TableFile(path, tuple(schema.names), schema, read)
-
-
-def read_table(path: Path, **known: Any) -> Table:
-    """All of a table; see `open_table`."""
-    return open_table(path, **known).read()
+    return TableFile(tuple(schema.names), schema, read)
 
 
 def _read_batches(batches: Iterable[pa.RecordBatch], path: Path) -> pa.Table:
@@ -578,7 +572,7 @@ def _open_csv(path: Path, header: bool, names: Sequence[str] | None, known: Sequ
         # where no semicolon stands between cells, a comma between digits may well group thousands
         return Table(table, str(path), False, separator == ";", header, tuple(listed))
 
-    return TableFile(path, tuple(listed), None, read)
+    return TableFile(tuple(listed), None, read)
 
 
 def _csv_error(path: Path, separator: str, error: BaseException) -> ExpungeError:

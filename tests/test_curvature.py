@@ -361,6 +361,7 @@ def test_forged_numbers_are_found() -> None:
     request = request_for(drawn())
     result = certify(request, measure(request, seed=0))
     for name, value in (
+        ("sampling_failure", 1e-5),
         ("curvature", 0.5),
         ("curvature_least", 1.0),
         ("curvature_reach", 1e-9),

@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from expunge.bounds.curvature import EVIDENCE_SHARE, CurvatureFacts, declared_by, gradient_bound, ratio_of_halves
+from expunge.bounds.curvature import (
+    EVIDENCE_SHARE,
+    MOST_TRIES,
+    CurvatureFacts,
+    declared_by,
+    gradient_bound,
+    ratio_of_halves,
+)
 from expunge.bounds.ellipsoid import Ellipsoid
 from expunge.certificate.claim import Fact, curvature_failures, retained_facts
 from expunge.deposit.file import KNOWN_HEADS
@@ -46,7 +53,6 @@ from expunge.train import minimise
 
 SPLITS = 20  # of the surrogate into halves, whose curvatures are compared
 HALVES_STEPS = 24  # of Lanczos' iteration for each
-MOST_TRIES = 12  # of exponents
 GROWTH = 1.2  # exponents beyond what the last radius needed
 FAR = 50.0  # the mean exponent from which no region will be found
 BEYOND = 0.05  # of delta: how often a deviation may be beyond the reach
@@ -314,7 +320,7 @@ class CurvedEvidence(SurrogateEvidence):
         (found, moments, known), shape, rows = self._closed, self._shape, self._rows
         if self._distance.samples_rows:
             self._require_seen(found)
-        facts = self._residual_facts(step, moments, self.failures().get("sampling", 0.0))
+        facts = self._residual_facts(step, moments, self.failures().get("sampling", 0.0) / MOST_TRIES)
         numbers = {
             "curvature_seen": self._ratio,
             "curvature_least": known.least,
@@ -417,7 +423,9 @@ class CurvedEvidence(SurrogateEvidence):
 
         def radius(found: CurvedNorm) -> float:
             moments = rows.moments(found.by, found.lengths, each, slack, self._generator)
-            known = retained_facts(self._residual_facts(self._centred, moments, failures.get("sampling", 0.0)))
+            known = retained_facts(
+                self._residual_facts(self._centred, moments, failures.get("sampling", 0.0) / MOST_TRIES)
+            )
             shape = self._shape
             facts = CurvatureFacts(known, found.by.least, found.reach, 1.0, shape.largest, shape.weights)
             made.append((moments, facts))

@@ -26,6 +26,7 @@ from expunge.distance import Distance
 
 EVIDENCE_SHARE = 0.5  # of the smallest ratio that halves of the surrogate show: what may be declared at most
 STEP = 0.01  # what is declared by `auto` is a multiple of it: it is handed out, and the ratio knows who left
+MOST_TRIES = 8  # of M: which is taken hangs on what the rows said, so each has its own share of the failures
 DISPLACED = 2.0**-40  # of the weights' length: what float64 makes of w + u, and of classes that sum to zero
 
 

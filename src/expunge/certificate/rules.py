@@ -21,6 +21,7 @@ import numpy as np
 from expunge.bounds import Ball
 from expunge.bounds.calibration import EXACT as UNROUNDED
 from expunge.bounds.calibration import LADDER, LEVELS, POLICY, is_level, is_power_of_four, mu_for
+from expunge.bounds.curvature import MOST_TRIES
 from expunge.bounds.deposit import EXACT, PLAIN, way_of
 from expunge.bounds.ellipsoid import drawing_delta
 from expunge.bounds.retained import FEWEST_SAMPLED_ROWS, WEIGHT_FACTS
@@ -472,7 +473,8 @@ FACTS = rules({
         ("n_surrogate", IS, "n_source"),
     ),
     MOMENTS: (
-        ("sampling_failure", IS, Value("what is spent on sampling", lambda c: c.claim.failures.get("sampling", 0.0))),
+        ("sampling_failure", IS, Value("what is spent on sampling, or a share of it for each try", lambda c: (
+            c.claim.failures.get("sampling", 0.0) / (1 if c.claim.curvature is None else MOST_TRIES)))),
         ("directions", IS, Value("the features, and one for a bias",
                                  lambda c: c["sizes.features"] + int(c["model.bias"]))),
         ("change_longest", AT_MOST, Value("change_supremum, and what float64 lost of a row", lambda c: (

@@ -20,6 +20,7 @@ from sklearn.ensemble import (
 )
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.feature_selection import SelectFromModel
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, SGDClassifier
@@ -55,6 +56,7 @@ from expunge.sklearn.pipelines import (
     SHAPES_ALONE,
     SplitPipeline,
     _every_part,
+    join_pipeline,
     read_labels,
     split_pipeline,
     to_table,
@@ -88,10 +90,23 @@ def test_a_pipeline_without_a_classifier_is_refused() -> None:
 
 
 def test_steps_that_hold_rows_are_found_wherever_they_are() -> None:
-    hidden = make_pipeline(make_union(StandardScaler(), make_pipeline(KNNImputer())), LogisticRegression()).fit(X, Y)
-    with pytest.raises(ModelError, match="a row that is forgotten would still be there"):
-        split_pipeline(hidden)
-    assert split_pipeline(hidden, learnt_elsewhere=True).steps
+    within = make_union(StandardScaler(), make_pipeline(KNNImputer()))
+    for step in (within, FrozenEstimator(within.fit(X)), make_union(FrozenEstimator(within))):
+        hidden = make_pipeline(step, LogisticRegression()).fit(X, Y)
+        with pytest.raises(ModelError, match="a row that is forgotten would still be there"):
+            split_pipeline(hidden)
+        assert split_pipeline(hidden, learnt_elsewhere=True).steps
+
+
+def test_a_frozen_step_is_named_and_stripped_as_what_is_in_it() -> None:
+    frozen = make_pipeline(FrozenEstimator(make_pipeline(StandardScaler()).fit(X)), LogisticRegression()).fit(X, Y)
+    split = split_pipeline(frozen)
+    assert split.preparation(None) == "learnt from the source: StandardScaler"
+    assert split.preparation("learnt elsewhere") == "learnt elsewhere"
+    published = join_pipeline(frozen, split.final)
+    assert not hasattr(published[0][0], "n_samples_seen_")
+    assert hasattr(frozen[0][0], "n_samples_seen_")
+    np.testing.assert_array_equal(published.predict(X), frozen.predict(X))
 
 
 def scaled_by(scale: float) -> Any:

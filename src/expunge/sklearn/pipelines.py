@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import get_tags
@@ -198,14 +199,19 @@ def join_pipeline(estimator: Estimator, final: Estimator) -> Estimator:
 
 
 def _every_part(step: Any) -> Iterator[Any]:
-    """A transformer and all that it is made of."""
+    """A transformer and all that it is made of; a FrozenEstimator does not name the parts of what is in it."""
     parts = step.get_params(deep=True).values() if hasattr(step, "get_params") and not isinstance(step, type) else ()
-    yield from (step, *(part for part in parts if hasattr(part, "get_params") and not isinstance(part, type)))
+    for part in (step, *(part for part in parts if hasattr(part, "get_params") and not isinstance(part, type))):
+        yield part
+        if isinstance(part, FrozenEstimator):
+            yield from _every_part(part.estimator)
 
 
 def fitted_steps(step: Any) -> Iterator[Any]:
     """The fitted transformers that a step is made of, down to those that are made of no others."""
-    if isinstance(step, Pipeline):
+    if isinstance(step, FrozenEstimator):
+        children = [step.estimator]
+    elif isinstance(step, Pipeline):
         children = [part for _, part in step.steps]
     elif isinstance(step, ColumnTransformer):
         children = [part for _, part, *_ in getattr(step, "transformers_", step.transformers)]

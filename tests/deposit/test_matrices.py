@@ -119,6 +119,18 @@ def test_bounds_by_hand() -> None:
     assert 10.0 <= norm.most(of(np.eye(2), 9.0 * np.eye(2)), 1.0) < 10.0 * CLOSE * 1.001
 
 
+def test_rough_factors_prove_no_length_and_give_way_where_there_are_none() -> None:
+    rough = Norm.rough(of(FIRST, SECOND))
+    assert rough is not None
+    assert rough.factor.dtype == np.float32
+    assert engine.to_numpy(rough.solved(rough.matrix.product(WEIGHTS))) == pytest.approx(WEIGHTS, rel=1e-5)
+    assert rough.dual(WEIGHTS) == math.inf
+    assert 1.0 / CLOSE / 1.001 < rough.least <= 1.0, "this is proved, not believed"
+    nearly_singular = Norm.rough(of(np.array([[1.0, 1.0], [1.0, 1.0 + 1e-9]])))
+    assert nearly_singular is not None
+    assert nearly_singular.factor.dtype == np.float64
+
+
 @pytest.mark.parametrize(
     "matrix", [np.zeros((2, 2)), -np.eye(2), np.array([[1.0, 2.0], [2.0, 1.0]]), np.full((2, 2), np.nan)]
 )

@@ -487,8 +487,11 @@ def test_quadratic_losses_are_exact_but_for_rounding() -> None:
 # Steps and settings ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("many", [1500, 0])
 @pytest.mark.parametrize("loss", [*CURVED, "ridge"])
-def test_the_step_is_newton_s(loss: str) -> None:
+def test_the_step_is_newton_s(loss: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many weights by rough factors, as exactly."""
+    monkeypatch.setattr(region, "MANY", many)
     problem = drawn(4, loss, n=60, l2=0.02, free=True)
     kept, sums = retained(problem, 5)
     given = given_of(problem, sums)

@@ -28,9 +28,11 @@ from expunge.runtime.arrays import (
     add_scaled,
     add_sparse_product,
     add_to_diagonal,
+    cast,
     cholesky,
     copy,
     double,
+    is_double,
     is_sparse,
     namespace,
     namespace_of,
@@ -178,13 +180,19 @@ class Norm:
         factor = factored(matrix)
         return None if factor is None else cls(matrix, factor)
 
+    @classmethod
+    def rough(cls, matrix: Blocks) -> Norm | None:
+        """With factors in float32, in half the time: to be refined, and to guess by; float64's where there are none."""
+        factor = cholesky(cast(matrix.values, "float32"))
+        return cls.of(matrix) if factor is None else cls(matrix, factor)
+
     def half(self, columns: Array) -> Array:
         """`L^-1` of columns."""
-        return solve_triangular(self.factor, columns)
+        return double(solve_triangular(self.factor, cast(columns, self.factor.dtype)))
 
     def other_half(self, columns: Array) -> Array:
         """`L'^-1` of columns."""
-        return solve_triangular(self.factor.mT, columns, upper=True)
+        return double(solve_triangular(self.factor.mT, cast(columns, self.factor.dtype), upper=True))
 
     def solved(self, gradient: Array) -> Array:
         """`M^-1 g`; two triangular solves are many times faster on a CPU than torch's `cholesky_solve`."""
@@ -197,7 +205,7 @@ class Norm:
         solve is exact for an L whose entries are off by `(q+1) u` of their size.
         """
         error = cholesky_error(self.matrix)
-        if not self.least > 2.0 * error:
+        if not self.least > 2.0 * error or not is_double(self.factor.dtype):
             return math.inf
         of_solve = 2.0 * (self.matrix.size + 4) * UNIT_ROUNDOFF * math.sqrt(2.0 * self.matrix.trace / self.least)
         size = norm(self.half(self.matrix.columns(gradient)))

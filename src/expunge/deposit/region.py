@@ -35,7 +35,7 @@ from expunge.deposit.matrices import (
     square_of,
 )
 from expunge.deposit.sums import Gauge, Sums, along, pull, pull_error
-from expunge.runtime.arrays import Array, add_to_diagonal, copy, namespace, size
+from expunge.runtime.arrays import Array, add_to_diagonal, copy, is_double, namespace, size
 from expunge.runtime.arrays import norm as length_of
 
 # The step from the retained rows' sums: Newton's, and with third derivatives on to the root of a quadratic ----------
@@ -43,6 +43,7 @@ from expunge.runtime.arrays import norm as length_of
 # (or, for an intercept that is free, can be taken to). So everything happens among weights whose classes sum to zero:
 # the direction common to all classes is made stiff, in every matrix by the same amount.
 
+MOST_REFINEMENTS = 20  # of a step by rough factors
 MOST_STEPS = 60  # by the same matrix, towards the root of a quadratic
 AT_REST = 2.0**-5  # of what float64 made of the gradient: to go on from there would hardly make a region smaller
 
@@ -125,7 +126,8 @@ class RetainedProblem:
     @cached_property
     def _system(self) -> Norm | None:
         matrix = self.setting.stiffened(self.sums.curvature.plus(0.0), in_place=True)
-        return Norm.of(self.setting.penalised(matrix, self.penalty, in_place=True))
+        matrix = self.setting.penalised(matrix, self.penalty, in_place=True)
+        return Norm.of(matrix) if size(self.setting.anchor) <= MANY else Norm.rough(matrix)
 
     @property
     def solvable(self) -> bool:
@@ -141,8 +143,17 @@ class RetainedProblem:
         """`u = -(H' + reg)^-1 g'`, refined."""
         centred, system = self.setting.centred, self.system
         update = centred(-system.solved(self.gradient))
-        for _ in range(2):
-            update = centred(update - system.solved(self.gradient + system.matrix.product(update)))
+        if is_double(system.factor.dtype):
+            for _ in range(2):
+                update = centred(update - system.solved(self.gradient + system.matrix.product(update)))
+            return update
+        left = self.left(update)
+        for _ in range(MOST_REFINEMENTS):  # until rounding is all that is left
+            further = centred(update - system.solved(left))
+            beyond = self.left(further)
+            if not length_of(beyond) < 0.5 * length_of(left):
+                break
+            update, left = further, beyond
         return update
 
     def third_order_step(self) -> tuple[Array, Array, int]:

@@ -235,6 +235,17 @@ def test_a_dual_length_without_what_the_factors_lost_would_be_false() -> None:
     assert false > 5
 
 
+def test_what_the_factors_and_the_solve_may_lose_is_charged_to_a_dual_length_by_hand() -> None:
+    matrix = np.diag([1.0, 0.5, 1e-12])
+    norm = Norm.of(of(matrix, joint=True))
+    assert norm is not None
+    one = np.array([[1.0, 0.0, 0.0]])
+    factors = math.sqrt(1.0 + matrices.cholesky_error(norm.matrix) / norm.least)
+    solve = 1.0 + 2.0 * 2.0 * 7 * 2.0**-53 * math.sqrt(2.0 * 1.5 / norm.least)
+    assert solve > 1.0 + 2.0**-30
+    assert norm.dual(one) == pytest.approx(factors * solve * (1.0 + 2.0**-30), rel=1e-11, abs=0.0)
+
+
 def test_an_eigenvalue_bound_without_what_the_difference_lost_would_be_false() -> None:
     """Two seeds of 3,000 at which a Cholesky factorisation of `bound M - A` runs to its end and should not."""
     for seed in range(400):

@@ -463,18 +463,29 @@ class ProductSums:
 
     def in_order(self, third: Array) -> Array:
         """Third derivatives as they were added up, a line for each c, in the order of `threes`."""
-        kept = zeros(third, (self.n_lines, folded_size(self.width)))
-        first, step = _places_of_sums(self.width, self.n_lines, by_pairs=self.by_pairs)
-        for line in range(self.n_lines):
-            take_into(kept[line], third, put(first + line * step, third))
+        kept, begin, lines = zeros(third, (self.n_lines, folded_size(self.width))), 0, self.n_lines
+        middle, first = np.triu_indices(self.width)  # as products of two are made
+        places = first * (first + 1) * (first + 2) // 6 + middle * (middle + 1) // 2
+        starts = np.searchsorted(middle, np.arange(self.width + 1))
+        for index in range(self.width):
+            if self.by_pairs:
+                where = places[starts[index] :] + index
+            else:
+                where = places[starts[index] : starts[index + 1]] + np.arange(index + 1)[:, None]
+            end = begin + lines * where.size
+            shape = (lines, -1) if self.by_pairs else (index + 1, lines, -1)
+            part = third[begin:end].reshape(shape)
+            kept[:, put(where, third)] = part if self.by_pairs else namespace(third).permute_dims(part, (1, 0, 2))
+            begin = end
         return kept
 
 
 def _curvature_error(head: LinearHead, weights: Array, rows: RowSet, squares: float) -> float:
     """Upper bound on the float64 error of a mean Hessian, in spectral norm.
 
-    Summing k terms in any order is off by at most (k+1) u times the mean of their norms, `||C(p)||_F ||x||^2`; outputs
-    are off by `(d+1) u ||W|| ||x||`, and C changes by at most half of that.
+    Summing k terms in any order is off by at most (k+1) u times the mean of their norms, `||C(p)||_F ||x||^2`; what of
+    softmax a class has with itself is summed over the other classes, too, in whose sizes it is as large. Outputs are
+    off by `(d+1) u ||W|| ||x||`, and C changes by at most half of that.
     """
     if isinstance(head, Ridge):
         return UNIT_ROUNDOFF * head.moment_roundoffs(len(rows)) * squares
@@ -636,22 +647,6 @@ def threes(width: int) -> tuple[Places, Places, Places]:
     first, second = np.tril_indices(width)
     third = np.concatenate([np.arange(j + 1) for j in second])
     return first.repeat(second + 1), second.repeat(second + 1), third
-
-
-@lru_cache(maxsize=8)
-def _places_of_sums(width: int, lines: int, *, by_pairs: bool) -> tuple[Places, Places]:
-    """Where the first line of each of the `threes` is among the sums as they are made, and how far on the next one is:
-    one part for each smallest feature k, or for each middle one j, and in it for each k, line by line."""
-    first, second, third = threes(width)
-    features = np.arange(width)
-    after = width - features  # features from one on
-    if by_pairs:
-        before = features * width - features * (features - 1) // 2  # pairs of earlier ones
-        sizes = after * (after + 1) // 2
-        begins = lines * (sizes.cumsum() - sizes) - before
-        return begins[third] + before[second] + first - second, sizes[third]
-    sizes = lines * (features + 1) * after
-    return (sizes.cumsum() - sizes)[second] + third * lines * after[second] + first - second, after[second]
 
 
 @lru_cache(maxsize=8)

@@ -203,7 +203,8 @@ def make_from_rows(
             at_rest = with_anchor(best, replace(sums_of(head, best, some, gauges, gram=gram), count=len(rows)), 0.0)
             people = [choose(rows, each) for each in random_groups(at_rest, rows, 1, seed)]
             moved = rested(noise, gram, penalty.diagonal(best)[0])[0]  # as an anchor is moved by it
-            first = first_quiet(at_rest, moved, scales, people, third=third)
+            foreseen = first_quiet(at_rest, moved, scales, people, third=third)
+            first = int(rows.agreed(np.array(float(foreseen))))  # in a group each process has foreseen one
         deposit, trials = with_most_noise(
             with_noise, scales, lambda each: try_people(each, rows, seed, progress), first
         )

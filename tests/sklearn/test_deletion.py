@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
 
+from examples.near_boosting import FEWER, MARKS, boosted, credit, measured, outputs_of_trees, parted, written
 from expunge.certificate.verify import verify_statement
 from expunge.certificate.wording import PREPARATIONS, WEIGHTED
 from expunge.deposit import forecast
@@ -321,3 +322,25 @@ def test_each_ends_in_a_certificate_and_the_refit_is_inside(name: str) -> None:
     learnt = len(getattr(model, "steps", "x")) > 1 or name in ("ridge", "balanced")
     assert (PREPARATIONS[LEARNT_FROM_SOURCE] in limits) == learnt
     assert (WEIGHTED in limits) == (name in ("balanced", "three classes, balanced", "descent", "columns"))
+
+
+def test_a_head_on_trees_that_were_grown_on_public_rows_is_proven_without_a_reservation() -> None:
+    """The smallest form of examples/near_boosting.py, and the figures in their place on the page."""
+    parts = parted(credit(n_rows=1600), n_public=300, n_test=300)
+    trees = make_pipeline(*boosted(parts["public"], outputs_of_trees, n_trees=3, rate=0.5, least=50))
+    told = measured(trees, 0.3, parts, draws=1, people=1)
+    assert told["weights"] == 4
+    assert [row["headline"] for row in told["deletions"]] == ["proven", "proven"]
+    told["deletions"][1] = {"epsilon": 0.1, "draw": 0, "refused": "VacuousClaim"}
+    fewer = {str(n): dict.fromkeys(("head", "boosting"), told) for n in FEWER}
+    table = {
+        "rows": dict.fromkeys(parts, 300),
+        "boosting": {},
+        "pipelines": {"trees": told},
+        "fewer public rows": fewer,
+    }
+    page = written(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n", {"Credit-like": table})
+    assert page.startswith("before\n")
+    assert page.endswith("\nafter\n")
+    assert "old" not in page
+    assert "| -, - (1 of 1 refused) |" in page

@@ -43,7 +43,10 @@ SUPPORTED = (
 )
 REQUIRED = "an L2 penalty is needed, and a smooth loss: both known, and the same for every class"
 EACH_LABEL = "Fit one classifier a label, with a deposit each."
-BINS = "Fit a LogisticRegression on the same columns, cut into bins by KBinsDiscretizer where thresholds matter."
+BINS = (
+    "Fit a LogisticRegression on the same columns, cut into bins by KBinsDiscretizer where thresholds matter, or on "
+    "what trees of public rows say of a row (docs/tutorial-boosting.md)."
+)
 KERNEL = "Fit a LogisticRegression on the same columns; for a kernel, put RBFSampler or PolynomialFeatures before it."
 ANYTHING = "Fit a LogisticRegression on the same columns, or use expunge.LinearModel."
 INSTEAD = {  # by the name of the class, from the first that a class descends from; ANYTHING for all others

@@ -253,7 +253,8 @@ def by_errors(seen: Seen, people: Rows) -> Array:
     else:
         of_link = np.sqrt(len(weights)) * (weights.shape[1] + 64)
         each = UNIT_ROUNDOFF * (
-            (count + 64) * CURVATURE_SIZE + of_link * (1.0 + float(engine.norm(weights)) * head.row_bound)
+            (count + len(weights) + 64) * CURVATURE_SIZE
+            + of_link * (1.0 + float(engine.norm(weights)) * head.row_bound)
         )
     total = float(kept.gram.mean.trace()) * left
     if seen.retained is not None:

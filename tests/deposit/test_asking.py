@@ -96,7 +96,7 @@ def test_what_does_not_go_with_a_deposit_is_refused() -> None:
 UNFIT: dict[str, Any] = {
     "step": "newton", "bound": "paper", "constants": "derived", "sizes": "surrogate", "dtype": "float32",
     "n_source": 7, "l2": 99.0, "loss": "softmax", "max_norm": 1.0, "training_residual": 0.0, "classes": [0, 1, 2],
-    "class_counts": [1, 2, 3],
+    "class_counts": [1, 2, 3], "curvature": 0.25,
 }  # fmt: skip
 
 

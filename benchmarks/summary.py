@@ -94,8 +94,11 @@ def deposit(result: dict[str, Any]) -> Iterator[Line]:
         if "making_over_hessian" not in one:
             continue
         stages = one["making"]["stages" if kind == "seconds" else "processor_stages"]
-        beside = f"beside it anchor {stages['anchor']:.1f} s, rehearsal {stages['rehearsal']:.1f} s"
-        yield f"the rest of the deposit over one dense Hessian, {what}", f"{one['making_over_hessian']:.1f}; {beside}"
+        named = (f"{name} {stages[name]:.1f} s" for name in ("anchor", "rehearsal") if name in stages)
+        yield (
+            f"the rest of the deposit over one dense Hessian, {what}",
+            (f"{one['making_over_hessian']:.1f}; beside it {', '.join(named)}"),
+        )
     for varied, one in result.get("growth", {}).items():
         yield f"deletion with a deposit: exponent in {varied}", f"{one['processor_exponent']:.2f}, of processor time"
     if "process" in result:

@@ -56,7 +56,6 @@ COMMANDS = {  # `NEW` is a name that no file has
     "keygen": "keygen --out NEW",
     "sign": "sign result --sign-key key --out NEW",
     "report": "report result --out NEW.html",
-    "card": "card result",
     **{f"desk {look}": f"desk {look} desk" for look in DESK},
 }
 MISTAKE = 2  # exit status

@@ -131,11 +131,11 @@ def test_small_work_and_work_on_a_busy_machine_is_done_by_one_thread(
 ) -> None:
     asked: list[int] = []
 
-    def limits(count: int, user_api: str) -> contextlib.AbstractContextManager[None]:
-        asked.append(count)
+    def limit(self: object, limits: int, user_api: str) -> contextlib.AbstractContextManager[None]:
+        asked.append(limits)
         return contextlib.nullcontext()
 
-    monkeypatch.setattr("threadpoolctl.threadpool_limits", limits)
+    monkeypatch.setattr("threadpoolctl.ThreadpoolController.limit", limit)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     with arrays.few_threads(rows, weights):
@@ -143,3 +143,20 @@ def test_small_work_and_work_on_a_busy_machine_is_done_by_one_thread(
     monkeypatch.delattr(os, "getloadavg")  # as on Windows
     with arrays.few_threads(rows, weights):
         assert len(asked) == one + (weights < 2_000)
+
+
+def test_libraries_that_are_loaded_later_are_limited_too() -> None:
+    code = (
+        "import numpy; from threadpoolctl import threadpool_info; from expunge.runtime.arrays import few_threads\n"
+        "with few_threads(1, 1): pass\n"
+        "import scipy.linalg\n"
+        "with few_threads(1, 1): print({each['num_threads'] for each in threadpool_info() if each['user_api'] == 'blas'})"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
+    )
+    assert ran.stdout.strip() == "{1}"

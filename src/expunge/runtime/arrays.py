@@ -47,6 +47,7 @@ gives two results: use `xp.max`. Nothing here imports torch but `load_torch(purp
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import os
@@ -115,10 +116,19 @@ def few_threads(n_rows: int, n_weights: int) -> Iterator[None]:
     if (n_rows * n_weights > MUCH or n_weights > MANY_WEIGHTS) and not _is_busy():
         yield
         return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
+    with _threads(tuple(name in sys.modules for name in WITH_THREADS)).limit(limits=1, user_api="blas"):
         yield
+
+
+WITH_THREADS = ("scipy.linalg", "sklearn", "torch")  # each brings libraries of its own
+
+
+@functools.cache
+def _threads(_loaded: tuple[bool, ...]) -> Any:
+    """What sets the threads of the libraries that are loaded; looking for them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _is_busy() -> bool:
@@ -138,6 +148,7 @@ def namespace(*arrays: Array) -> Any:
     return sys.modules.get(name) or importlib.import_module(name)
 
 
+@functools.cache
 def dtype_name(dtype: Dtype) -> str:
     """The name that both engines have for a type.
 

@@ -1,17 +1,12 @@
-"""Expunge beside scikit-learn at the same work, in one run: processor seconds, their ratio, memory.
+"""Expunge beside scikit-learn at the same work, in one run: processor seconds and their ratio.
 
-    python benchmarks/against_scikit_learn.py [deletion] [training] [deposit] [sparse] [tables] [growth] [--data FOLDER]
+    python benchmarks/against_scikit_learn.py [deletion] [training] [--data FOLDER]
 
 - deletion: ten rows leave a deposit in memory (rows looked up, step, region, noise, certificate), beside refits of
   LogisticRegression on all retained rows: lbfgs and newton-cholesky at 1e-8, cold and from the weights before, and
   lbfgs at its default tolerance. 48, 109 and 500 weights for two classes, 5,130 for ten; with --data 513 and 5,130
   on CIFAR-10's embeddings, where solvers need other numbers of iterations than on synthetic rows.
 - training: to the optimum, beside newton-cg to the same norm of the gradient.
-- deposit: what it takes to make one, beside the fit of the model that it is of.
-- sparse: a deposit of TF-IDF rows (with --data of SST-2's sentences), beside the fit.
-- tables: the commands train, predict and score on a million rows of CSV and Parquet, as processes, beside pandas and a
-  Pipeline; peak memory of both.
-- growth: exponents of a deletion's and a deposit's time in rows, features, classes and forgotten rows.
 
 Processor time counts all threads, and what else runs on the machine does not add to it; the shortest of some runs is
 taken. Each line replaces that of its name in results/against_scikit_learn.json, and the page is made from that file.
@@ -20,13 +15,7 @@ taken. Each line replaces that of its name in results/against_scikit_learn.json,
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import os
-import resource
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -37,7 +26,6 @@ from unittest.mock import patch
 import numpy as np
 import sklearn
 from environment import RESULTS, environment, markdown, write
-from growth import exponent
 from sklearn.linear_model import LogisticRegression
 
 import expunge
@@ -192,146 +180,9 @@ def training(data_folder: Path | None) -> Iterator[dict[str, Any]]:
     yield line(f"training to a gradient of {reached:.1e}, {ROWS:,} x 512 x 10", ours, beside)
 
 
-def deposits(data_folder: Path | None) -> Iterator[dict[str, Any]]:
-    cases = [(rows, drawn(rows, 47), "48 weights") for rows in (5_000, 20_000, 80_000, 320_000)]
-    cases += [(ROWS, one_hot(ROWS), "109 weights, one-hot"), (20_000, drawn(20_000, 365), "366 weights")]
-    cases += [(20_000, drawn(20_000, 367), "368 weights"), (ROWS, drawn(ROWS, 512, 10), "5,130 weights")]
-    for rows, data, name in cases:
-        small = name.startswith(("48", "109"))
-        fit, estimator = took(fitted, data, repeats=3 if small else 1)
-        before = peak()
-        ours, _ = took(deposit_of, estimator, data, repeats=2 if small else 1)
-        yield line(
-            f"deposit, n = {rows:,}, {name}", ours, {"fit": fit}, rows_mb=data[0].nbytes / 1e6, more_mb=peak() - before
-        )
-
-
-def sparse(data_folder: Path | None) -> Iterator[dict[str, Any]]:
-    from scipy.sparse import random as random_rows
-
-    if data_folder is None:
-        generator = np.random.default_rng(0)
-        features = random_rows(67_349, 2_000, density=0.003, format="csr", random_state=generator)
-        labels = (features @ generator.standard_normal(2_000) + 0.3 * generator.standard_normal(67_349) > 0).astype(int)
-    else:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        with gzip.open(data_folder / "sst2-train.tsv.gz", "rt") as file:
-            rows = [text.rstrip("\n").rsplit("\t", 1) for text in file][1:]
-        features = TfidfVectorizer(max_features=2_000).fit_transform([sentence for sentence, _ in rows])
-        labels = np.array([int(label) for _, label in rows])
-    fit, estimator = took(fitted, (features, labels))
-    before = peak()
-    ours, _ = took(deposit_of, estimator, (features, labels), repeats=1)
-    yield line(
-        f"deposit, sparse {features.shape[0]:,} x {features.shape[1]:,}", ours, {"fit": fit}, more_mb=peak() - before
-    )
-
-
-def peak() -> float:
-    """Peak memory of this process in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-
-BESIDE = """
-import sys, pandas, numpy
-from sklearn.compose import make_column_transformer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
-path, what = sys.argv[1:]
-table = pandas.read_csv(path) if path.endswith("csv") else pandas.read_parquet(path)
-labels = table.pop("label")
-words = [name for name in table if name.startswith("word")]
-numbers = [name for name in table if name not in words]
-steps = make_column_transformer((StandardScaler(), numbers), (OneHotEncoder(sparse_output=False), words))
-model = make_pipeline(steps, LogisticRegression(max_iter=1000))
-if what == "train":
-    model.fit(table, labels)
-else:
-    few = model.fit(table[:5000], labels[:5000])
-    if what == "predict":
-        shares = few.predict_proba(table)
-        pandas.DataFrame(shares).assign(label=few.classes_[shares.argmax(axis=1)]).to_csv(path + ".out", index=False)
-    else:
-        print(few.score(table, labels))
-"""
-
-
-def child(arguments: list[str]) -> tuple[float, float]:
-    """Processor seconds and peak memory in MB of a process."""
-    environment_of = {**os.environ, "PYTHONPATH": str(Path(expunge.__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment_of)
-    _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{arguments[:4]} ended with {status}")
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
-
-
-def tables(data_folder: Path | None) -> Iterator[dict[str, Any]]:
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    generator, rows = np.random.default_rng(0), 1_000_000
-    numbers = {f"number{index}": generator.standard_normal(rows).round(4) for index in range(17)}
-    words = {f"word{index}": np.array(list("abcde"))[generator.integers(0, 5 - index, rows)] for index in range(3)}
-    signal = numbers["number0"] - numbers["number1"] + (words["word0"] == "a")
-    label = np.where(signal + generator.logistic(size=rows) > 0, "yes", "no")
-    table = pyarrow.table({**numbers, **words, "label": label})
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        csv.write_csv(table, folder / "rows.csv")
-        parquet.write_table(table, folder / "rows.parquet")
-        csv.write_csv(table[:5_000], folder / "few.csv")
-        few = ["-m", "expunge", "train", "--data", str(folder / "few.csv"), "--label", "label", "--quiet"]
-        child([*few, "--out", str(folder / "few.safetensors")])
-        for ending in ("csv", "parquet"):
-            path = folder / f"rows.{ending}"
-            given = ["--data", str(path), "--label", "label"]
-            commands = {
-                "train": ["train", *given, "--quiet", "--out", str(folder / f"{ending}.safetensors")],
-                "predict": ["predict", *given, "--model", str(folder / "few.safetensors"), "--out", f"{path}.ours.csv"],
-                "score": ["score", *given, "--model", str(folder / "few.safetensors")],
-            }
-            for what, arguments in commands.items():
-                ours, mine = child(["-m", "expunge", *arguments])
-                theirs, yours = child(["-c", BESIDE, str(path), what])
-                beside = {"pandas and a Pipeline": theirs}
-                yield line(f"{what}, a million rows of {ending}", ours, beside, peak_mb=mine, beside_peak_mb=yours)
-
-
-def growth(data_folder: Path | None) -> Iterator[dict[str, Any]]:
-    """How the time of a deposit and of a deletion grows; a sum over rows is linear in them, a Hessian square in p."""
-    usual = {"rows": 20_000, "features": 60, "classes": 2, "forget": 10}
-    varied = {
-        "rows": (20_000, 40_000, 80_000, 160_000),
-        "features": (60, 120, 240, 480),
-        "classes": (3, 6, 12, 24),
-        "forget": (1, 10, 100),
-    }
-    for name, values in varied.items():
-        made: dict[str, list[float]] = {"deposit": [], "deletion": []}
-        for value in values:
-            sizes = usual | {name: value}
-            data = drawn(sizes["rows"], sizes["features"], sizes["classes"])
-            estimator = fitted(data)
-            seconds, deposit = took(deposit_of, estimator, data, repeats=1)
-            made["deposit"].append(seconds)
-            count = sizes["forget"]
-            forget = (data[0][:count], data[1][:count])
-            made["deletion"].append(took(delete, deposit, forget)[0])
-        powers = {work: exponent([float(value) for value in values], times) for work, times in made.items()}
-        print(json.dumps({name: made, "exponents": powers}), flush=True)
-        yield {"work": f"growth with {name}, {', '.join(map(str, values))}", "seconds": made, "exponents": powers}
-
-
 PARTS = {
     "deletion": deletions,
     "training": training,
-    "deposit": deposits,
-    "sparse": sparse,
-    "tables": tables,
-    "growth": growth,
 }
 
 
@@ -339,17 +190,9 @@ def page_of(result: dict[str, Any]) -> str:
     lines = []
     for part in PARTS:
         for each in result.get(part, []):
-            if "exponents" in each:
-                lines += [
-                    (each["work"], name, f"exponent {power:.2f}", "") for name, power in each["exponents"].items()
-                ]
-                continue
-            memory = "".join(
-                f"; {name.replace('_', ' ')} {value:,.0f}" for name, value in each.items() if name.endswith("_mb")
-            )
             first = True
             for name, seconds in each["beside"].items():
-                work = (each["work"] + memory, f"{each['ours']:.3f}") if first else ("", "")
+                work = (each["work"], f"{each['ours']:.3f}") if first else ("", "")
                 lines.append((*work, f"{name} {seconds:.3f}", f"{each['ours'] / seconds:.2f}"))
                 first = False
     columns = ("work", "Expunge, processor s", "beside it, processor s", "ratio")
@@ -360,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     parser.add_argument("--only", default="", help="deletions whose name has this; other lines are kept")
-    parser.add_argument("--data", type=Path, help="the folder with CIFAR-10's embeddings and SST-2")
+    parser.add_argument("--data", type=Path, help="the folder with CIFAR-10's embeddings")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     globals()["ONLY"] = given.only

@@ -23,15 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+ONE_HOT = "-one-hot"
 CASES = [f"{rows}x{width}" for width in (47, 108) for rows in (5_000, 20_000, 80_000, 320_000)]
-CASES += ["20000x365", "20000x368", "50000x512x10"]
+CASES += ["20000x365", "20000x368", "50000x512x10", "50000x108-one-hot"]
 STAGES = {"Newton": "anchor", "Hessian": "anchor", "Sums": "sums", "Rehearsals": "rehearsals", "Row": "hashes"}
 NAME, LONG = "making_deposits", 100_000  # rows from which a case is measured once
 
 
 def shape_of(case: str) -> tuple[int, int, int]:
     """Rows, features and classes."""
-    rows, features, classes = (*map(int, case.split("x")), 2)[:3]
+    rows, features, classes = (*map(int, case.removesuffix(ONE_HOT).split("x")), 2)[:3]
     return rows, features, classes
 
 
@@ -44,7 +45,7 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def measured(case: str) -> dict[str, Any]:
     """One case, in this process."""
     import numpy as np
-    from against_scikit_learn import drawn
+    from against_scikit_learn import drawn, one_hot
     from sklearn.linear_model import LogisticRegression
 
     import expunge.sklearn
@@ -53,7 +54,7 @@ def measured(case: str) -> dict[str, Any]:
 
     warnings.simplefilter("ignore")
     rows, features, classes = shape_of(case)
-    data = drawn(rows, features, classes)
+    data = one_hot(rows) if case.endswith(ONE_HOT) else drawn(rows, features, classes)
     began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     fits, runs, stages = [], [], {}
     for _ in range(1 if rows >= LONG or features > 300 else 3):
